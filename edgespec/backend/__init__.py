@@ -1,0 +1,18 @@
+"""The only room that talks to the native library: models, contexts, KV caches, hidden states."""
+
+from edgespec.backend.capabilities import Capabilities, capabilities
+from edgespec.backend.context import Context, ContextOptions
+from edgespec.backend.model import Model, ModelOptions
+from edgespec.backend.quantize import quantize
+from edgespec.backend.vocabulary import Vocabulary
+
+__all__ = [
+    "Capabilities",
+    "Context",
+    "ContextOptions",
+    "Model",
+    "ModelOptions",
+    "Vocabulary",
+    "capabilities",
+    "quantize",
+]

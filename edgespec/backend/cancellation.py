@@ -1,0 +1,49 @@
+"""Stopping a running evaluation from another thread.
+
+llama.cpp asks a callback at every node of its graph whether to go on. A Python callback would
+take the interpreter lock a thousand times a token; this one is native code that reads one byte.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from numba import carray, cfunc, types
+
+__all__ = ["CancelFlag"]
+
+
+@cfunc(types.boolean(types.voidptr), cache=True)
+def _is_set(flag):  # type: ignore[no-untyped-def]
+    return carray(flag, 1, np.uint8)[0] != 0
+
+
+class CancelFlag:
+    """One byte that any thread may set and that native code polls."""
+
+    def __init__(self) -> None:
+        self._byte = np.zeros(1, np.uint8)
+
+    @property
+    def callback(self) -> Any:
+        """Address of ``bool (*)(void *)``, for llama.cpp."""
+        return _is_set.address
+
+    @property
+    def data(self) -> ctypes.c_void_p:
+        """What llama.cpp hands back to the callback."""
+        return ctypes.c_void_p(self._byte.ctypes.data)
+
+    def set(self) -> None:
+        """Ask the running evaluation to stop."""
+        self._byte[0] = 1
+
+    def clear(self) -> None:
+        """Allow evaluations again."""
+        self._byte[0] = 0
+
+    def is_set(self) -> bool:
+        """Whether a stop was asked for."""
+        return bool(self._byte[0])

@@ -1,0 +1,70 @@
+"""What the installed build of the native library can do."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from edgespec.backend.native import initialize, lib
+
+__all__ = ["Capabilities", "capabilities"]
+
+_LAYER_TAPS = (
+    "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+    "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+)
+_NEXTN_TAPS = (
+    "_Z26llama_set_embeddings_nextnP13llama_contextbb",
+    "_Z30llama_get_embeddings_nextn_ithP13llama_contexti",
+)
+_BATCH_EXT = ("llama_process", "llama_batch_ext_init", "llama_batch_ext_set_embd_token")
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """Facts about a build.
+
+    Attributes:
+        binding: version of llama-cpp-python.
+        features: instruction sets and options compiled in, e.g. ``{"AVX2", "REPACK"}``.
+        tinyblas: llama.cpp's LLAMAFILE matrix kernels are in. They round a batch differently
+            from a single token, so that batches are not bit-identical to single tokens.
+        amx: llama.cpp's AMX matrix kernels are in. With some compilers they crash the process at
+            the first evaluation (the tile configuration is only partly written), so that this
+            room opens models without weight repacking in such a build.
+        layer_taps: the input of any layer can be read (EAGLE-3 features).
+        final_tap: the hidden state before the output matrix can be read.
+        extended_batch: tokens and embeddings can be evaluated together.
+        gpu_offload: compiled with a GPU backend.
+    """
+
+    binding: str
+    features: frozenset[str]
+    tinyblas: bool
+    amx: bool
+    layer_taps: bool
+    final_tap: bool
+    extended_batch: bool
+    gpu_offload: bool
+
+
+def capabilities() -> Capabilities:
+    """Ask the library; cheap enough to ask every time."""
+    initialize()
+    info = lib.llama_print_system_info().decode("ascii", "replace")
+    features = frozenset(re.findall(r"(\w+) = 1", info))
+    return Capabilities(
+        binding=lib.__version__,
+        features=features,
+        tinyblas="LLAMAFILE" in features,
+        amx="AMX_INT8" in features,
+        layer_taps=_exports(_LAYER_TAPS),
+        final_tap=_exports(_NEXTN_TAPS),
+        extended_batch=_exports(_BATCH_EXT),
+        gpu_offload=bool(lib.llama_supports_gpu_offload()),
+    )
+
+
+def _exports(symbols: tuple[str, ...]) -> bool:
+    native = lib.llama_cpp._lib
+    return all(hasattr(native, symbol) for symbol in symbols)

@@ -1,0 +1,315 @@
+"""An open context: the KV cache of a model and the evaluation of tokens in it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.backend.cancellation import CancelFlag
+from edgespec.backend.model import Model
+from edgespec.backend.native import lib, recent_errors
+from edgespec.errors import BackendError, CancelledError, ContextFullError, UsageError
+
+__all__ = ["Context", "ContextOptions"]
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+_KV_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "f32": lib.GGML_TYPE_F32}
+_NO_SLOT, _ABORTED = 1, 2
+
+
+@dataclass(frozen=True)
+class ContextOptions:
+    """How a context is opened; fixed for its life.
+
+    Attributes:
+        length: tokens the KV cache holds; llama.cpp rounds it up.
+        threads: for single tokens and batches alike. One number for both, because a sum split
+            over other threads may round differently.
+        flash_attention: off by default: its single-token kernel splits the KV range over threads,
+            and a batch does not, so that batches are not bit-identical to single tokens.
+        batch: tokens of one evaluation of a prompt.
+        outputs: rows of logits that one evaluation may ask for (a block and one more).
+        sequences: how many sequences share the cache.
+        kv_type: "f16", "q8_0" (needs flash attention) or "f32".
+    """
+
+    length: int = 4096
+    threads: int = 1
+    flash_attention: bool = False
+    batch: int = 256
+    outputs: int = 33
+    sequences: int = 1
+    kv_type: str = "f16"
+
+
+class Context:
+    """A KV cache and the means to extend it, cut it back, copy, save and restore it.
+
+    The cache of sequence 0 holds `length` tokens; `evaluate` appends to it.
+    Not thread-safe, but for `cancel`. Close it, or use it as a context manager.
+
+    Raises:
+        UsageError: an option is out of range.
+        BackendError: llama.cpp could not open the context.
+    """
+
+    def __init__(self, model: Model, options: ContextOptions) -> None:
+        _check(options)
+        self.model = model
+        self.options = options
+        self.length = 0
+        self._cancel = CancelFlag()
+        self._pointer: Any = None
+        self._pointer = _open(model, options, self._cancel)
+        self._memory = lib.llama_get_memory(self._pointer)
+        self.capacity = int(lib.llama_n_ctx_seq(self._pointer))
+        self._batch = _Batch(max(options.batch, options.outputs))
+        self._n_vocab = model.vocabulary.size
+        self._rows: dict[tuple[int, int], Float32Array] = {}
+
+    @property
+    def pointer(self) -> Any:
+        """The native handle, for the other modules of this room.
+
+        Raises:
+            BackendError: the context was closed.
+        """
+        if self._pointer is None:
+            raise BackendError("the context was closed")
+        return self._pointer
+
+    # -- evaluation -------------------------------------------------------------------------
+
+    def prefill(self, tokens: Int32Array) -> None:
+        """Append tokens without asking for logits, in evaluations of `options.batch` tokens.
+
+        Raises: as `evaluate`; what was appended before an error stays.
+        """
+        step = self.options.batch
+        for start in range(0, len(tokens), step):
+            self._decode(tokens[start : start + step], 0)
+
+    def evaluate(self, tokens: Int32Array, outputs: int) -> Float32Array:
+        """Append tokens and return the logits that follow the last `outputs` of them.
+
+        Args:
+            tokens: int32 (n,), 1 <= n.
+            outputs: rows wanted, 1 <= outputs <= min(n, options.outputs).
+
+        Returns:
+            float32 (outputs, n_vocab), a view into llama.cpp's memory: valid until the next
+            evaluation, never copied.
+
+        Raises:
+            ContextFullError: fewer than n free positions.
+            CancelledError: `cancel` was called; what was evaluated before it stays in the cache.
+            BackendError: llama.cpp failed.
+        """
+        if len(tokens) > self.options.batch:
+            self.prefill(tokens[:-outputs])
+            tokens = tokens[-outputs:]
+        self._decode(tokens, outputs)
+        address = ctypes.addressof(lib.llama_get_logits(self.pointer).contents)
+        rows = self._rows.get((address, outputs))
+        if rows is None:
+            pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+            rows = np.ctypeslib.as_array(pointer, shape=(outputs, self._n_vocab))
+            self._rows[address, outputs] = rows
+        return rows
+
+    def _decode(self, tokens: Int32Array, outputs: int) -> None:
+        count = len(tokens)
+        if self.length + count > self.capacity:
+            raise ContextFullError(
+                f"{self.length + count} tokens do not fit into a context of {self.capacity}: "
+                "open a longer one (--ctx) or shorten the text"
+            )
+        status = lib.llama_decode(self.pointer, self._batch.fill(tokens, self.length, outputs))
+        if status == 0:
+            self.length += count
+            return
+        self.length = self.native_length()
+        self._raise(status)
+
+    def _raise(self, status: int) -> None:
+        if status == _ABORTED:
+            raise CancelledError("cancelled")
+        if status == _NO_SLOT:
+            raise ContextFullError("the KV cache has no room for another batch")
+        raise BackendError(
+            f"llama.cpp could not evaluate a batch (status {status}): {recent_errors()}"
+        )
+
+    # -- cancellation -----------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Stop the running evaluation, from any thread; it raises CancelledError."""
+        self._cancel.set()
+
+    def resume(self) -> None:
+        """Allow evaluations again after `cancel`."""
+        self._cancel.clear()
+
+    # -- the cache --------------------------------------------------------------------------
+
+    def native_length(self, sequence: int = 0) -> int:
+        """Length of a sequence as llama.cpp sees it."""
+        return int(lib.llama_memory_seq_pos_max(self._memory, sequence)) + 1
+
+    def truncate(self, length: int) -> None:
+        """Roll sequence 0 back to its first `length` tokens.
+
+        Raises:
+            BackendError: this kind of cache cannot be cut there (see `can_truncate`).
+        """
+        if length >= self.length:
+            return
+        if not lib.llama_memory_seq_rm(self._memory, 0, length, -1):
+            raise BackendError(
+                f"the cache of a {self.model.header.architecture} model cannot be cut back "
+                f"to {length} of {self.length} tokens"
+            )
+        self.length = length
+
+    def can_truncate(self) -> bool:
+        """Whether the cache can be rolled back, found out by doing it. Empties the cache."""
+        self.clear()
+        token = self.model.vocabulary.bos or 0
+        self._decode(np.full(3, token, np.int32), 0)
+        possible = bool(lib.llama_memory_seq_rm(self._memory, 0, 1, -1))
+        self.clear()
+        return possible
+
+    def clear(self) -> None:
+        """Forget everything."""
+        lib.llama_memory_clear(self._memory, False)
+        self.length = 0
+
+    def copy_sequence(self, source: int, destination: int) -> None:
+        """Make `destination` hold what `source` holds, sharing the memory."""
+        lib.llama_memory_seq_rm(self._memory, destination, -1, -1)
+        lib.llama_memory_seq_cp(self._memory, source, destination, -1, -1)
+
+    def save_state(self) -> bytes:
+        """The cache of sequence 0 as bytes, for `restore_state` of the same model and build."""
+        size = lib.llama_state_seq_get_size(self.pointer, 0)
+        buffer = (ctypes.c_uint8 * size)()
+        written = lib.llama_state_seq_get_data(self.pointer, buffer, size, 0)
+        return bytes(memoryview(buffer)[:written])
+
+    def restore_state(self, state: bytes) -> None:
+        """Replace the cache of sequence 0 by what `save_state` gave.
+
+        Raises:
+            BackendError: llama.cpp refused it; the cache is empty then.
+        """
+        self.clear()
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        if lib.llama_state_seq_set_data(self.pointer, buffer, len(state), 0) == 0:
+            self.clear()
+            raise BackendError("a saved cache does not belong to this model, build or context")
+        self.length = self.native_length()
+
+    # -- life -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Free the cache; logits views become invalid."""
+        pointer, self._pointer = self._pointer, None
+        self._rows.clear()
+        if pointer is not None:
+            lib.llama_free(pointer)
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Batch:
+    """A llama_batch over arrays that stay: filled in place for every evaluation."""
+
+    def __init__(self, capacity: int) -> None:
+        self._tokens = np.zeros(capacity, np.int32)
+        self._positions = np.zeros(capacity, np.int32)
+        self._outputs = np.zeros(capacity, np.int8)
+        self._counts = np.ones(capacity, np.int32)
+        sequence = np.zeros(1, np.int32)
+        self._sequence = sequence
+        self._sequences = np.full(capacity, sequence.ctypes.data, np.uint64)
+        self._steps = np.arange(capacity, dtype=np.int32)
+        self._native = lib.llama_batch(
+            n_tokens=0,
+            token=_pointer(self._tokens, lib.llama_token),
+            embd=None,
+            pos=_pointer(self._positions, lib.llama_pos),
+            n_seq_id=_pointer(self._counts, ctypes.c_int32),
+            seq_id=ctypes.cast(
+                self._sequences.ctypes.data,
+                ctypes.POINTER(ctypes.POINTER(lib.llama_seq_id)),
+            ),
+            logits=_pointer(self._outputs, ctypes.c_int8),
+        )
+
+    def fill(self, tokens: Int32Array, start: int, outputs: int) -> Any:
+        """A chain of tokens at positions start.., logits for the last `outputs`."""
+        count = len(tokens)
+        self._native.n_tokens = count
+        self._tokens[:count] = tokens
+        np.add(self._steps[:count], start, out=self._positions[:count])
+        self._outputs[:count] = 0
+        self._outputs[count - outputs : count] = 1
+        return self._native
+
+
+def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:
+    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
+
+
+def _check(options: ContextOptions) -> None:
+    if options.length < 1:
+        raise UsageError(f"context length is {options.length}: it has to be 1 or more")
+    if options.threads < 1:
+        raise UsageError(f"threads is {options.threads}: it has to be 1 or more")
+    if options.kv_type not in _KV_TYPES:
+        raise UsageError(f"KV type is {options.kv_type!r}: it is one of {', '.join(_KV_TYPES)}")
+    if options.kv_type == "q8_0" and not options.flash_attention:
+        raise UsageError("a q8_0 KV cache needs flash attention")
+
+
+def _open(model: Model, options: ContextOptions, cancel: CancelFlag) -> Any:
+    parameters = lib.llama_context_default_params()
+    parameters.n_ctx = options.length
+    parameters.n_batch = parameters.n_ubatch = max(options.batch, options.outputs)
+    parameters.n_seq_max = options.sequences
+    parameters.n_outputs_max = max(options.outputs, options.sequences)
+    parameters.n_threads = parameters.n_threads_batch = options.threads
+    parameters.flash_attn_type = int(options.flash_attention)
+    parameters.type_k = parameters.type_v = _KV_TYPES[options.kv_type]
+    parameters.kv_unified = options.sequences > 1
+    parameters.no_perf = True
+    parameters.abort_callback = ctypes.cast(cancel.callback, lib.ggml_abort_callback)
+    parameters.abort_callback_data = cancel.data
+    recent_errors()
+    pointer = None
+    with contextlib.suppress(ValueError):
+        pointer = lib.llama_init_from_model(model.pointer, parameters)
+    if not pointer:
+        raise BackendError(
+            f"llama.cpp cannot open a context of {options.length} tokens for "
+            f"{model.path.name}: {recent_errors() or 'no reason given'}"
+        )
+    return pointer

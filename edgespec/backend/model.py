@@ -1,0 +1,158 @@
+"""A loaded GGUF file: weights, vocabulary, facts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from edgespec.backend.capabilities import capabilities
+from edgespec.backend.native import initialize, lib, recent_errors
+from edgespec.backend.vocabulary import Vocabulary
+from edgespec.errors import BackendError, ModelFileError, ModelLoadError
+from edgespec.registry.header import GGUFHeader, read_header
+
+__all__ = ["Model", "ModelOptions"]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How a file is opened.
+
+    Attributes:
+        repack: let llama.cpp rearrange weights for this processor's matrix kernels. Faster
+            batches, a second copy of the weights in memory. Not done where
+            `Capabilities.amx` says that it would crash.
+        vocabulary_only: load the tokenizer and no weights.
+    """
+
+    repack: bool = True
+    vocabulary_only: bool = False
+
+
+class Model:
+    """Weights and vocabulary of one file. Close it, or use it as a context manager.
+
+    Args:
+        path: a GGUF file; its header is checked before native code sees it.
+        options: how to open it.
+        progress: called with the loaded fraction, 0 to 1.
+
+    Raises:
+        ModelFileError: the file is not a usable GGUF, or not a text generation model.
+        ModelLoadError: llama.cpp refused it; the message has its words.
+        KeyboardInterrupt: while loading; nothing stays open.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        options: ModelOptions | None = None,
+        *,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        options = options or ModelOptions()
+        self.header: GGUFHeader = read_header(Path(path))
+        self.path = self.header.path
+        initialize()
+        self._pointer = _load(self.path, options, progress)
+        self.vocabulary = Vocabulary(lib.llama_model_get_vocab(self._pointer))
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            if not options.vocabulary_only:
+                self._refuse_unsuitable()
+            undo.pop_all()
+
+    def _refuse_unsuitable(self) -> None:
+        if lib.llama_model_has_encoder(self.pointer) or not lib.llama_model_has_decoder(
+            self.pointer
+        ):
+            raise ModelFileError(
+                f"{self.path.name} is an encoder model ({self.header.architecture}): "
+                "edgespec runs decoder-only text generation models"
+            )
+        if lib.llama_model_is_diffusion(self.pointer):
+            raise ModelFileError(
+                f"{self.path.name} is a diffusion model: it does not generate token by token"
+            )
+
+    @property
+    def pointer(self) -> Any:
+        """The native handle, for the other modules of this room.
+
+        Raises:
+            BackendError: the model was closed.
+        """
+        if self._pointer is None:
+            raise BackendError(f"the model {self.path.name} was closed")
+        return self._pointer
+
+    @property
+    def context_length(self) -> int:
+        """Longest context the model was trained for, in tokens."""
+        return int(lib.llama_model_n_ctx_train(self.pointer))
+
+    @property
+    def embedding_length(self) -> int:
+        """Width of the hidden state."""
+        return int(lib.llama_model_n_embd(self.pointer))
+
+    @property
+    def block_count(self) -> int:
+        """Number of layers."""
+        return int(lib.llama_model_n_layer(self.pointer))
+
+    def close(self) -> None:
+        """Free the weights. Contexts of this model have to be closed before."""
+        pointer, self._pointer = self._pointer, None
+        if pointer is not None:
+            lib.llama_model_free(pointer)
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _load(path: Path, options: ModelOptions, progress: Callable[[float], None] | None) -> Any:
+    interrupted: list[BaseException] = []
+
+    # An exception cannot cross native frames: keep it, stop the load, raise it afterwards.
+    @lib.llama_progress_callback  # type: ignore[untyped-decorator]
+    def report(fraction: float, _user_data: Any) -> bool:
+        try:
+            if progress is not None:
+                progress(fraction)
+        except BaseException as error:
+            interrupted.append(error)
+        return not interrupted
+
+    parameters = lib.llama_model_default_params()
+    parameters.n_gpu_layers = 0
+    parameters.use_extra_bufts = options.repack and not capabilities().amx
+    parameters.vocab_only = options.vocabulary_only
+    parameters.progress_callback = report
+    recent_errors()
+    try:
+        pointer = lib.llama_model_load_from_file(bytes(path), parameters)
+    except KeyboardInterrupt as error:  # raised between the callback and the return
+        interrupted.append(error)
+        pointer = None
+    if interrupted:
+        if pointer:
+            lib.llama_model_free(pointer)
+        raise interrupted[0]
+    if not pointer:
+        raise ModelLoadError(
+            f"llama.cpp cannot load {path.name}: {recent_errors() or 'no reason given'}"
+        )
+    return pointer

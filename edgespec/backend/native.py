@@ -1,0 +1,61 @@
+"""The binding itself: imported once, initialized once, with its chatter sent to `logging`."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from collections import deque
+from typing import Any
+
+import llama_cpp as lib
+
+from edgespec.errors import BackendError
+
+__all__ = ["initialize", "lib", "recent_errors"]
+
+_log = logging.getLogger("edgespec.llama")
+_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.DEBUG}
+_CONTINUED, _ERROR = 5, 3
+
+_recent: deque[str] = deque(maxlen=4)
+_lock = threading.Lock()
+_initialized = False
+
+
+@lib.llama_log_callback  # type: ignore[untyped-decorator]
+def _forward(level: int, text: bytes | None, _user_data: Any) -> None:
+    """llama.cpp's log lines, one level down: its warnings are our debugging information."""
+    line = (text or b"").decode("utf-8", "replace").rstrip()
+    if not line or level == _CONTINUED:
+        return
+    if level == _ERROR:
+        _recent.append(line)
+    _log.log(_LEVELS.get(level, logging.DEBUG), "%s", line)
+
+
+def initialize() -> None:
+    """Start the native library; later calls do nothing.
+
+    Raises:
+        BackendError: the installed binding is not of the version line this room was written for.
+    """
+    global _initialized
+    with _lock:
+        if _initialized:
+            return
+        if not lib.__version__.startswith("0.3."):
+            raise BackendError(
+                f"llama-cpp-python {lib.__version__} is installed, edgespec needs 0.3.x: "
+                "pip install 'llama-cpp-python~=0.3.36'"
+            )
+        lib.llama_log_set(_forward, ctypes.c_void_p(0))
+        lib.llama_backend_init()
+        _initialized = True
+
+
+def recent_errors() -> str:
+    """What llama.cpp last complained about, for the end of an error message; then forgotten."""
+    text = "; ".join(_recent)
+    _recent.clear()
+    return text[:300]

@@ -1,0 +1,101 @@
+"""A model's tokens: text to ids, ids to bytes, and which ids end a generation."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.backend.native import lib
+from edgespec.errors import BackendError
+
+__all__ = ["Vocabulary"]
+
+_PIECE_BYTES = 64
+
+
+class Vocabulary:
+    """Tokenizer of a loaded model; valid as long as the model is open."""
+
+    def __init__(self, pointer: Any) -> None:
+        self._pointer = pointer
+        self.size = int(lib.llama_vocab_n_tokens(pointer))
+
+    @property
+    def bos(self) -> int | None:
+        """Token put before a text, or None."""
+        return _token_or_none(lib.llama_vocab_bos(self._pointer))
+
+    @property
+    def eos(self) -> int | None:
+        """Token that ends a text, or None."""
+        return _token_or_none(lib.llama_vocab_eos(self._pointer))
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether this model's texts start with `bos`."""
+        return bool(lib.llama_vocab_get_add_bos(self._pointer))
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        """Every token that ends a generation: EOS, EOT, EOM and their like in the GGUF."""
+        is_end = lib.llama_vocab_is_eog
+        return frozenset(t for t in range(self.size) if is_end(self._pointer, t))
+
+    def tokenize(
+        self, text: str, *, add_special: bool = True, parse_special: bool = False
+    ) -> npt.NDArray[np.int32]:
+        """Token ids of a text: int32 (n,).
+
+        Args:
+            text: lone surrogates are replaced, as they have no UTF-8 form.
+            add_special: put BOS before it (and EOS after it) where the model wants that.
+            parse_special: read ``<|im_start|>`` and the like as control tokens. False for text
+                that somebody else wrote.
+
+        Raises:
+            BackendError: the tokenizer failed.
+        """
+        data = text.encode("utf-8", "replace")
+        # No text has more tokens than bytes, but for the BOS and EOS that are added.
+        tokens = np.empty(len(data) + 8, np.int32)
+        count = lib.llama_tokenize(
+            self._pointer,
+            data,
+            len(data),
+            tokens.ctypes.data_as(ctypes.POINTER(lib.llama_token)),
+            len(tokens),
+            add_special,
+            parse_special,
+        )
+        if count < 0:
+            raise BackendError(f"the tokenizer could not split a text of {len(data)} bytes")
+        return tokens[:count].copy()
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes a token stands for; control tokens give nothing unless `special`.
+
+        Raises:
+            BackendError: the token does not exist.
+        """
+        if not 0 <= token < self.size:
+            raise BackendError(f"token {token} is outside the vocabulary of {self.size}")
+        size = _PIECE_BYTES
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            count = lib.llama_token_to_piece(self._pointer, token, buffer, size, 0, special)
+            if count >= 0:
+                return buffer.raw[:count]
+            size = -count
+
+    def decode(self, tokens: npt.ArrayLike, *, special: bool = False) -> str:
+        """Text of a whole sequence of tokens; broken UTF-8 becomes U+FFFD."""
+        pieces = (self.piece(int(t), special=special) for t in np.asarray(tokens, np.int32))
+        return b"".join(pieces).decode("utf-8", "replace")
+
+
+def _token_or_none(token: int) -> int | None:
+    return None if token < 0 else int(token)

@@ -1,0 +1,186 @@
+"""A suffix automaton over tokens: the longest suffix that occurred before, in O(1) a token.
+
+Online construction of Blumer et al. (1985). Transitions are kept in linked lists (a clone copies
+its original's) and found through one open-addressed hash table.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+__all__ = ["SuffixAutomaton", "extend", "make_automaton", "match", "reset"]
+
+Int32Array = npt.NDArray[np.int32]
+
+_STATES, _EDGES, _LAST, _TOKENS = 0, 1, 2, 3  # in `counters`
+_REFRESHED = 4  # suffix links whose most recent occurrence is updated with every token
+
+
+class SuffixAutomaton(NamedTuple):
+    """Arrays of an automaton for up to n tokens.
+
+    States (2n): the length of their longest string, their suffix link, the end of a recent
+    occurrence, the head of their edge list. Edges (3n): source, token, target, next in list.
+    """
+
+    length: Int32Array
+    link: Int32Array
+    recent: Int32Array
+    first_edge: Int32Array
+    edge_source: Int32Array
+    edge_token: Int32Array
+    edge_target: Int32Array
+    next_edge: Int32Array
+    table: Int32Array
+    counters: Int32Array
+
+
+def make_automaton(capacity: int) -> SuffixAutomaton:
+    """Allocate an empty automaton for up to `capacity` tokens."""
+    states, edges = 2 * capacity + 2, 3 * capacity + 3
+    slots = 1 << (2 * edges).bit_length()
+    automaton = SuffixAutomaton(
+        length=np.zeros(states, np.int32),
+        link=np.zeros(states, np.int32),
+        recent=np.zeros(states, np.int32),
+        first_edge=np.zeros(states, np.int32),
+        edge_source=np.zeros(edges, np.int32),
+        edge_token=np.zeros(edges, np.int32),
+        edge_target=np.zeros(edges, np.int32),
+        next_edge=np.zeros(edges, np.int32),
+        table=np.zeros(slots, np.int32),
+        counters=np.zeros(4, np.int32),
+    )
+    reset(automaton)
+    return automaton
+
+
+@njit(cache=True, nogil=True)
+def reset(automaton):
+    """Forget every token."""
+    automaton.table[:] = -1
+    automaton.counters[:] = 0
+    automaton.counters[_STATES] = 1
+    automaton.length[0] = 0
+    automaton.link[0] = -1
+    automaton.recent[0] = -1
+    automaton.first_edge[0] = -1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _slot(automaton, state, token):
+    """Where the edge (state, token) is or would be in the hash table."""
+    mask = np.uint64(len(automaton.table) - 1)
+    key = np.uint64(state) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(token)
+    slot = ((key ^ (key >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)) >> np.uint64(20)
+    slot &= mask
+    while True:
+        edge = automaton.table[slot]
+        if edge < 0 or (
+            automaton.edge_source[edge] == state and automaton.edge_token[edge] == token
+        ):
+            return slot
+        slot = (slot + np.uint64(1)) & mask
+
+
+@njit(cache=True, nogil=True)
+def _add_edge(automaton, state, token, target):
+    edge = automaton.counters[_EDGES]
+    automaton.counters[_EDGES] += 1
+    automaton.edge_source[edge] = state
+    automaton.edge_token[edge] = token
+    automaton.edge_target[edge] = target
+    automaton.next_edge[edge] = automaton.first_edge[state]
+    automaton.first_edge[state] = edge
+    automaton.table[_slot(automaton, state, token)] = edge
+
+
+@njit(cache=True, nogil=True)
+def _add_state(automaton, length, link, recent):
+    state = automaton.counters[_STATES]
+    automaton.counters[_STATES] += 1
+    automaton.length[state] = length
+    automaton.link[state] = link
+    automaton.recent[state] = recent
+    automaton.first_edge[state] = -1
+    return state
+
+
+@njit(cache=True, nogil=True)
+def _clone(automaton, original, parent, token):
+    """Split `original`: a state for its shorter strings, which `parent` reaches by token."""
+    clone = _add_state(
+        automaton,
+        automaton.length[parent] + 1,
+        automaton.link[original],
+        automaton.recent[original],
+    )
+    edge = automaton.first_edge[original]
+    while edge >= 0:
+        _add_edge(automaton, clone, automaton.edge_token[edge], automaton.edge_target[edge])
+        edge = automaton.next_edge[edge]
+    while parent >= 0:
+        edge = automaton.table[_slot(automaton, parent, token)]
+        if edge < 0 or automaton.edge_target[edge] != original:
+            break
+        automaton.edge_target[edge] = clone
+        parent = automaton.link[parent]
+    automaton.link[original] = clone
+    return clone
+
+
+@njit(cache=True, nogil=True)
+def _append(automaton, token, position):
+    last = automaton.counters[_LAST]
+    state = _add_state(automaton, automaton.length[last] + 1, 0, position)
+    parent = last
+    edge = -1
+    while parent >= 0:
+        edge = automaton.table[_slot(automaton, parent, token)]
+        if edge >= 0:
+            break
+        _add_edge(automaton, parent, token, state)
+        parent = automaton.link[parent]
+    if parent >= 0:
+        target = automaton.edge_target[edge]
+        if automaton.length[target] != automaton.length[parent] + 1:
+            target = _clone(automaton, target, parent, token)
+        automaton.link[state] = target
+    automaton.counters[_LAST] = state
+    automaton.counters[_TOKENS] = position + 1
+
+
+@njit(cache=True, nogil=True)
+def match(automaton, level):
+    """The longest suffix that occurred before, or the level-th shorter one.
+
+    Returns:
+        (length, end): the suffix's number of tokens and the index of the last token of its
+        earlier occurrence; length 0 if there is none.
+    """
+    state = automaton.link[automaton.counters[_LAST]]
+    for _ in range(level):
+        if state <= 0:
+            break
+        state = automaton.link[state]
+    if state <= 0:
+        return 0, -1
+    return automaton.length[state], automaton.recent[state]
+
+
+@njit(cache=True, nogil=True)
+def extend(automaton, token, position):
+    """Append one token at index `position`. Amortized O(1)."""
+    # Only now do the suffixes of the text before this token count as seen there: `match` has to
+    # report earlier occurrences, not the end of the text itself.
+    state = automaton.link[automaton.counters[_LAST]]
+    for _ in range(_REFRESHED):
+        if state <= 0:
+            break
+        automaton.recent[state] = position - 1
+        state = automaton.link[state]
+    _append(automaton, token, position)

@@ -1,0 +1,130 @@
+"""Prompt lookup: propose what followed the last time the text looked like this.
+
+The longest suffix of the text that occurred before is found in a suffix automaton; the tokens
+that followed it are proposed, as far as matches of that length have lately been right. Every
+committed token scores the prediction that was made for it, so the credibility of a match length
+is known whether or not anything was proposed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from edgespec.drafters.automaton import SuffixAutomaton, extend, make_automaton, match, reset
+from edgespec.drafters.protocol import Int32Array, Proposal
+from edgespec.speculation.settings import DrawSettings
+
+__all__ = ["NgramDrafter"]
+
+_LEVELS = 3  # match lengths considered: the longest suffix and two suffix links below it
+_LENGTHS = 17  # match lengths told apart; longer ones count as the last
+_PRIOR = 4.0  # weight of the prior, in observations
+_DECAY = 0.98  # of past observations, at each new one of the same length
+
+Float64Array = npt.NDArray[np.float64]
+
+
+@njit(cache=True, nogil=True)
+def _score(automaton, history, token, hits, trials):
+    """Compare the predictions for this token with it."""
+    for level in range(_LEVELS):
+        length, end = match(automaton, level)
+        if length == 0:
+            break
+        index = min(length, _LENGTHS - 1)
+        trials[index] = trials[index] * _DECAY + 1.0
+        hits[index] = hits[index] * _DECAY + (history[end + 1] == token)
+
+
+@njit(cache=True, nogil=True)
+def _index(automaton, history, start, stop, hits, trials):
+    """Append ``history[start:stop]``, learning from each token how credible its match was."""
+    for position in range(start, stop):
+        _score(automaton, history, history[position], hits, trials)
+        extend(automaton, history[position], position)
+
+
+@njit(cache=True, nogil=True)
+def _credibility(length, hits, trials):
+    """Posterior mean that a match of this length predicts the next token.
+
+    The prior mean length / (length + 2) says that a match of two tokens is right half the time.
+    """
+    index = min(length, _LENGTHS - 1)
+    prior = index / (index + 2.0)
+    return (hits[index] + _PRIOR * prior) / (trials[index] + _PRIOR)
+
+
+@njit(cache=True, nogil=True)
+def _propose(automaton, history, length, budget, threshold, hits, trials):
+    """Copy the continuation of the most credible match behind the text; its length."""
+    best, matched, source = 0.0, 0, -1
+    for level in range(_LEVELS):
+        candidate, end = match(automaton, level)
+        if candidate == 0:
+            break
+        credibility = _credibility(candidate, hits, trials)
+        if credibility > best:
+            best, matched, source = credibility, candidate, end
+    count, credible = 0, 1.0
+    while count < budget and source >= 0:
+        # A match that was right once more is one token longer.
+        credible *= _credibility(matched + count, hits, trials)
+        if credible < threshold:
+            break
+        # Behind the end of the text stand the proposals themselves: repetition goes on.
+        history[length + count] = history[source + 1 + count]
+        count += 1
+    return count
+
+
+class NgramDrafter:
+    """Proposes continuations of repeated text; deterministic, without a model.
+
+    Args:
+        capacity: the longest history it will see, in tokens.
+        threshold: propose a token only while the probability that it is accepted together with
+            all before it is estimated at least this high.
+    """
+
+    name = "ngram"
+
+    def __init__(self, capacity: int, threshold: float = 0.6) -> None:
+        self._automaton: SuffixAutomaton = make_automaton(capacity)
+        self._threshold = threshold
+        self._indexed = 0
+        self._hits: Float64Array = np.zeros(_LENGTHS, np.float64)
+        self._trials: Float64Array = np.zeros(_LENGTHS, np.float64)
+
+    def begin(self, settings: DrawSettings) -> None:
+        """Proposals do not depend on the filters."""
+
+    def propose(self, history: Int32Array, length: int, budget: int) -> Proposal:
+        """Up to `budget` tokens that followed an earlier occurrence of the text's end."""
+        self.commit(history, length)
+        count = _propose(
+            self._automaton, history, length, budget, self._threshold, self._hits, self._trials
+        )
+        return Proposal(count)
+
+    def commit(self, history: Int32Array, length: int) -> None:
+        """Index what is new."""
+        _index(self._automaton, history, self._indexed, length, self._hits, self._trials)
+        self._indexed = length
+
+    def rewind(self, length: int) -> None:
+        """Start over: an automaton cannot be cut back, and indexing is fast."""
+        if length < self._indexed:
+            reset(self._automaton)
+            self._indexed = 0
+
+    def cancel(self) -> None:
+        """Proposals take microseconds."""
+
+    def resume(self) -> None:
+        """Nothing was stopped."""
+
+    def close(self) -> None:
+        """Nothing to free."""

@@ -1,0 +1,36 @@
+"""No drafter: plain decoding through the same loop."""
+
+from __future__ import annotations
+
+from edgespec.drafters.protocol import Int32Array, Proposal
+from edgespec.speculation.settings import DrawSettings
+
+__all__ = ["NoDrafter"]
+
+
+class NoDrafter:
+    """Proposes nothing, so that every cycle evaluates one token."""
+
+    name = "none"
+
+    def begin(self, settings: DrawSettings) -> None:
+        """Nothing to set up."""
+
+    def propose(self, history: Int32Array, length: int, budget: int) -> Proposal:
+        """Always empty."""
+        return Proposal(0)
+
+    def commit(self, history: Int32Array, length: int) -> None:
+        """Nothing to keep."""
+
+    def rewind(self, length: int) -> None:
+        """Nothing to drop."""
+
+    def cancel(self) -> None:
+        """Nothing to stop."""
+
+    def resume(self) -> None:
+        """Nothing was stopped."""
+
+    def close(self) -> None:
+        """Nothing to free."""

@@ -1,0 +1,62 @@
+"""What a drafter is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.speculation.settings import DrawSettings
+
+__all__ = ["DETERMINISTIC", "Drafter", "Proposal"]
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+DETERMINISTIC: Float32Array = np.zeros((0, 0), np.float32)
+"""The q of proposals that were not drawn: one-hot at every proposal."""
+
+
+class Proposal(NamedTuple):
+    """A chain of proposed tokens; the tokens stand in the history, behind the committed ones.
+
+    Attributes:
+        count: how many, 0 for none.
+        q: float32 (>= count, n_vocab of the target), the distribution that produced each token;
+            or `DETERMINISTIC`. Valid until the next `propose`.
+    """
+
+    count: int
+    q: Float32Array = DETERMINISTIC
+
+
+class Drafter(Protocol):
+    """Proposes tokens and keeps its own state in step with the committed prefix.
+
+    ``history`` is one int32 array that the decoder owns: committed tokens first, then room that
+    a drafter may write its proposals into.
+    """
+
+    name: str
+
+    def begin(self, settings: DrawSettings) -> None:
+        """A generation starts: its filters, rule and seed."""
+
+    def propose(self, history: Int32Array, length: int, budget: int) -> Proposal:
+        """Write up to `budget` tokens to ``history[length:]`` and say how they were drawn."""
+
+    def commit(self, history: Int32Array, length: int) -> None:
+        """``history[:length]`` is committed; all but its last token stood there in `propose`."""
+
+    def rewind(self, length: int) -> None:
+        """Only the first `length` tokens of what was committed still hold."""
+
+    def cancel(self) -> None:
+        """Stop a running `propose`, from any thread; it raises CancelledError."""
+
+    def resume(self) -> None:
+        """Allow proposals again after `cancel`."""
+
+    def close(self) -> None:
+        """Free what it holds."""

@@ -1,0 +1,200 @@
+"""The loop: tokens -> propose -> evaluate -> filters -> accept -> commit or roll back.
+
+Between calls the target's cache holds every committed token but the last, which is the first
+thing the next cycle evaluates, together with the proposals behind it. A prompt is treated in the
+same way, so that its first answer token comes from the same kind of evaluation as all others.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.backend import Context
+from edgespec.drafters import Drafter
+from edgespec.errors import ContextFullError, NumericalError, UsageError
+from edgespec.runtime.statistics import Statistics
+from edgespec.sampling.filters import make_workspace
+from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED, verify_chain
+from edgespec.speculation.settings import DrawSettings
+
+__all__ = ["Cycle", "Decoder", "Origin"]
+
+Int32Array = npt.NDArray[np.int32]
+
+
+class Origin(str, Enum):
+    """Where an emitted token came from."""
+
+    ACCEPTED = "accepted"  # proposed by the drafter
+    CORRECTED = "corrected"  # drawn by the target in place of a rejected proposal
+    BONUS = "bonus"  # drawn by the target after a block that was accepted whole
+    PLAIN = "plain"  # drawn by the target with nothing proposed
+
+
+class Cycle(NamedTuple):
+    """What one cycle emitted: tokens and where each came from."""
+
+    tokens: list[int]
+    origins: list[Origin]
+
+
+class Decoder:
+    """Decodes one sequence at a time with a target and a drafter.
+
+    Args:
+        target: an open context; not closed here.
+        drafter: proposes; not closed here.
+        k: the most proposals of a cycle, 0 or more.
+    """
+
+    def __init__(self, target: Context, drafter: Drafter, k: int) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.k = k
+        self.capacity = target.capacity
+        self.history: Int32Array = np.zeros(self.capacity + k + 1, np.int32)
+        self.length = 0
+        self.statistics = Statistics()
+        n_vocab = target.model.vocabulary.size
+        self._p = np.zeros(n_vocab, np.float32)
+        self._workspace = make_workspace(n_vocab)
+        self._emitted: Int32Array = np.zeros(k + 1, np.int32)
+        self._settings: DrawSettings | None = None
+
+    @property
+    def room(self) -> int:
+        """Tokens that can still be committed before the context is full."""
+        return self.capacity - self.length
+
+    def begin(self, tokens: Int32Array, settings: DrawSettings) -> None:
+        """Start a generation after `tokens`, reusing what the caches share with them.
+
+        Raises:
+            UsageError: no tokens, or a biased token that does not exist.
+            ContextFullError: the tokens leave no room for an answer.
+            CancelledError: cancelled; the caches hold a prefix of the tokens.
+        """
+        self._check(tokens, settings)
+        started = perf_counter()
+        shared = self._shared_prefix(tokens)
+        self.target.truncate(shared)
+        self.drafter.rewind(shared)
+        self.history[: len(tokens)] = tokens
+        self.length = len(tokens)
+        self._settings = settings
+        self.drafter.begin(settings)
+        self.statistics = Statistics(
+            prompt_tokens=len(tokens), reused_tokens=self.target.length
+        )
+        self.target.prefill(tokens[self.target.length : -1])
+        self.statistics.prefill_s = perf_counter() - started
+
+    def cycle(self, limit: int) -> Cycle:
+        """Propose, verify, accept, commit: emits 1 to ``min(k + 1, limit)`` tokens.
+
+        Raises:
+            CancelledError: cancelled; nothing was emitted and the caches are in step.
+            NumericalError: the target's logits are NaN or +inf, or nothing is allowed.
+        """
+        assert self._settings is not None, "begin was not called"
+        clock = [perf_counter()]
+        try:
+            budget = max(0, min(self.k, limit - 1, self.room - 1))
+            count, q = self.drafter.propose(self.history, self.length, budget)
+            clock.append(perf_counter())
+            pending = self.history[self.target.length : self.length + count]
+            logits = self.target.evaluate(pending, count + 1)
+            clock.append(perf_counter())
+            accepted = self._accept(logits, count, q)
+            clock.append(perf_counter())
+        except BaseException:
+            self._commit(self.length)
+            raise
+        cycle = self._emit(count, accepted)
+        clock.append(perf_counter())
+        self._count(count, accepted, clock)
+        return cycle
+
+    def keep(self, length: int) -> None:
+        """Take back committed tokens behind the first `length`: a block ended inside."""
+        if length < self.length:
+            self._commit(length)
+
+    def _accept(self, logits: npt.NDArray[np.float32], count: int, q: object) -> int:
+        """Walk the proposals; the number accepted."""
+        settings = self._settings
+        assert settings is not None
+        accepted = verify_chain(
+            logits,
+            self.history,
+            self.length,
+            count,
+            q,
+            settings.rule,
+            settings.arguments,
+            settings.seed,
+            settings.stream_offset,
+            self._p,
+            self._workspace,
+            self._emitted,
+        )
+        name = self.target.model.path.name
+        if accepted == BROKEN_LOGITS:
+            raise NumericalError(f"{name} produced NaN or infinite logits: the file may be damaged")
+        if accepted == NOTHING_ALLOWED:
+            raise NumericalError(f"no token of {name} is allowed: relax the logit bias")
+        return int(accepted)
+
+    def _emit(self, count: int, accepted: int) -> Cycle:
+        """Put the emitted tokens into the history and commit them."""
+        tokens = self._emitted[: accepted + 1]
+        self.history[self.length : self.length + accepted + 1] = tokens
+        self._commit(self.length + accepted + 1)
+        last = Origin.PLAIN if count == 0 else Origin.BONUS
+        last = Origin.CORRECTED if accepted < count else last
+        return Cycle(tokens.tolist(), [Origin.ACCEPTED] * accepted + [last])
+
+    def _commit(self, length: int) -> None:
+        """Make ``history[:length]`` the committed prefix, in the caches too."""
+        self.length = length
+        self.target.truncate(length - 1)
+        self.drafter.commit(self.history, length)
+        assert self.target.length <= length - 1 and self._in_step()
+
+    def _in_step(self) -> bool:
+        """Whether llama.cpp agrees on the length of the target's cache."""
+        return self.target.native_length() == self.target.length
+
+    def _shared_prefix(self, tokens: Int32Array) -> int:
+        """How many tokens at the front are in the target's cache already."""
+        limit = min(self.target.length, self.length, len(tokens) - 1)
+        differs = np.flatnonzero(self.history[:limit] != tokens[:limit])
+        return int(differs[0]) if len(differs) else limit
+
+    def _check(self, tokens: Int32Array, settings: DrawSettings) -> None:
+        if len(tokens) == 0:
+            raise UsageError("the prompt is empty: give it at least one token")
+        if len(tokens) >= self.capacity:
+            raise ContextFullError(
+                f"the prompt has {len(tokens)} tokens, the context holds {self.capacity} and an "
+                "answer needs room: raise --ctx or shorten the prompt"
+            )
+        bias = settings.arguments.bias_tokens
+        if len(bias) and int(bias.max()) >= len(self._p):
+            raise UsageError(
+                f"logit bias names token {int(bias.max())}: the vocabulary has {len(self._p)}"
+            )
+
+    def _count(self, count: int, accepted: int, clock: list[float]) -> None:
+        statistics = self.statistics
+        statistics.draft_s += clock[1] - clock[0]
+        statistics.verify_s += clock[2] - clock[1]
+        statistics.sample_s += clock[3] - clock[2]
+        statistics.decode_s += clock[4] - clock[0]
+        statistics.emitted += accepted + 1
+        statistics.count_cycle(count, accepted, self.drafter.name != "none")

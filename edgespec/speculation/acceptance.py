@@ -1,0 +1,75 @@
+"""Verification of a chain: walk the proposals, keep a prefix, add one token of the target's own."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from edgespec.sampling.filters import distribution
+from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
+from edgespec.speculation.draws import ACCEPT_REJECTION, choose, draw_residual
+
+__all__ = ["BROKEN_LOGITS", "NOTHING_ALLOWED", "verify_chain"]
+
+BROKEN_LOGITS = -1
+NOTHING_ALLOWED = -2
+
+
+@njit(cache=True, nogil=True)
+def _rejection_step(p, q, proposal, tokens, count, seed, position):
+    """The token to emit for a proposal: the proposal itself, or its replacement.
+
+    Accept with min(1, p/q); otherwise draw from the residual (Leviathan et al. 2023, section 2.3;
+    Chen et al. 2023, algorithm 2). An empty q stands for a one-hot q.
+    """
+    q_proposal = 1.0 if len(q) == 0 else q[proposal]
+    if uniform(seed, position, PURPOSE_ACCEPT) * q_proposal < p[proposal]:
+        return proposal
+    replacement = draw_residual(p, q, proposal, tokens, count, seed, position)
+    return proposal if replacement < 0 else replacement
+
+
+@njit(cache=True, nogil=True)
+def verify_chain(
+    logits, history, length, k, q, rule, arguments, seed, stream_offset, p, workspace, out
+):
+    """Accept a prefix of k proposals and draw the token after it.
+
+    The proposals are ``history[length:length + k]``. Position i has its own prefix
+    ``history[:length + i]``, so penalties see what was proposed before it in the same block.
+
+    Args:
+        logits: float32 (k + 1, n_vocab); row i follows the prefix of position i.
+        history: int32, committed tokens followed by the proposals.
+        length: number of committed tokens.
+        k: number of proposals, 0 for plain decoding.
+        q: float32 (k, n_vocab), the distribution each proposal was drawn from; shape (0, 0) for
+            one-hot (deterministic) proposals.
+        rule: ACCEPT_REJECTION or ACCEPT_COUPLED. At temperature 0 p is one-hot and both reduce
+            to greedy verification.
+        arguments: `FilterArguments`.
+        seed: int64 bits of the seed.
+        stream_offset: added to the position of a token for its place in the random stream.
+        p: float32 (n_vocab,), scratch for one distribution.
+        workspace: `Workspace`.
+        out: int32 (k + 1,), receives the emitted tokens.
+
+    Returns:
+        The number of accepted proposals a: ``out[:a + 1]`` was emitted. Its last token is the
+        correction if a < k, the bonus token otherwise. BROKEN_LOGITS if a row holds NaN or +inf,
+        NOTHING_ALLOWED if the filters and bias leave no token.
+    """
+    for i in range(k + 1):
+        count = distribution(logits[i], history, length + i, arguments, p, workspace)
+        if count <= 0:
+            return BROKEN_LOGITS if count < 0 else NOTHING_ALLOWED
+        position = length + i + stream_offset
+        proposal = history[length + i] if i < k else -1
+        if rule == ACCEPT_REJECTION and i < k:
+            row = q[i] if len(q) > 0 else q.reshape(-1)
+            token = _rejection_step(p, row, proposal, workspace.tokens, count, seed, position)
+        else:
+            token = choose(p, workspace.tokens, count, rule, seed, position, PURPOSE_TARGET)
+        out[i] = token
+        if token != proposal:
+            return i
+    return k
