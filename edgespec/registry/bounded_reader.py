@@ -1,0 +1,119 @@
+"""The gguf package's reader, made safe for files one does not trust, and quick for large ones.
+
+GGUFReader slices a memory map and takes what it gets: a length that points past the end gives a
+short array, and a hostile count keeps it busy for hours. It also makes one array object for every
+token and every merge, two seconds' worth for a vocabulary of 49,152. Here every read is checked
+against the file's end, counts are bounded, and an array of strings is one block, decoded on demand.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGUFReader, GGUFValueType
+from gguf.gguf_reader import ReaderField
+
+__all__ = ["BoundedReader", "MalformedError", "TruncatedError", "split_strings"]
+
+_U64 = struct.Struct("<Q")
+_MAX_STRINGS = 1 << 22
+_MAX_DIMENSIONS = 4
+_MAX_ELEMENTS = 1 << 53
+
+
+class MalformedError(ValueError):
+    """Something in the file cannot be as it says."""
+
+
+class TruncatedError(MalformedError):
+    """Something lies past the file's end."""
+
+
+class BoundedReader(GGUFReader):  # type: ignore[misc]  # gguf is not followed by the type checker
+    """GGUFReader that raises MalformedError or TruncatedError where that one would run on."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._strings_left = _MAX_STRINGS
+        super().__init__(path, "r")
+
+    def _get(
+        self, offset: int, dtype: npt.DTypeLike, count: int = 1, override_order: str | None = None
+    ) -> npt.NDArray[Any]:
+        # The caller has made sure that file and machine are both little-endian.
+        kind = np.dtype(dtype)
+        offset, count = int(offset), int(count)
+        end = offset + kind.itemsize * count
+        if end > len(self.data):
+            raise TruncatedError(f"it ends at byte {len(self.data):,}, and should reach {end:,}")
+        return np.asarray(self.data[offset:end]).view(kind)
+
+    def _push_field(self, field: ReaderField, skip_sum: bool = False) -> int:
+        if field.name in self.fields:
+            raise MalformedError(f"the key {field.name!r} is there twice")
+        if field.name == "general.alignment":
+            _check_alignment(field)
+        return int(super()._push_field(field, skip_sum))
+
+    def _get_field_parts(
+        self, orig_offs: int, raw_type: int
+    ) -> tuple[int, list[npt.NDArray[Any]], list[int], list[Any]]:
+        if raw_type != GGUFValueType.ARRAY:
+            parts: tuple[int, list[npt.NDArray[Any]], list[int], list[Any]]
+            parts = super()._get_field_parts(orig_offs, raw_type)
+            return parts
+        item, length = self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)
+        block = self._array(orig_offs + 12, GGUFValueType(item[0]), int(length[0]))
+        types = [GGUFValueType.ARRAY, GGUFValueType(item[0])]
+        return 12 + block.nbytes, [item, length, block], [2], types
+
+    def _array(self, offset: int, item: Any, length: int) -> npt.NDArray[Any]:
+        """An array's items as one array, or for strings as the bytes they take up."""
+        if item == GGUFValueType.STRING:
+            self._strings_left -= length
+            if self._strings_left < 0:
+                raise MalformedError(f"it has more than {_MAX_STRINGS:,} strings in arrays")
+            return self._get(offset, np.uint8, self._strings_size(offset, length))
+        if item not in self.gguf_scalar_to_np:
+            raise MalformedError("it has an array of arrays")
+        return self._get(offset, self.gguf_scalar_to_np[item], length)
+
+    def _strings_size(self, offset: int, length: int) -> int:
+        read, data = _U64.unpack_from, self.data
+        position, last = offset, len(data) - 8
+        for _ in range(length):
+            if position > last:
+                raise TruncatedError("it ends inside a list of strings")
+            position += 8 + read(data, position)[0]
+        return position - offset
+
+    def _get_tensor_info_field(self, orig_offs: int) -> ReaderField:
+        field = super()._get_tensor_info_field(orig_offs)
+        shape = field.parts[3].tolist()
+        elements = 1
+        for extent in shape:
+            elements *= extent
+        # Checked here, in Python's unbounded integers: the reader's own product wraps around.
+        if not 1 <= len(shape) <= _MAX_DIMENSIONS or not 0 < elements <= _MAX_ELEMENTS:
+            raise MalformedError(f"tensor {field.name!r} has the absurd shape {shape}")
+        return field
+
+
+def _check_alignment(field: ReaderField) -> None:
+    # The reader of gguf 0.17 divides by it.
+    value = int(field.parts[-1][0]) if field.types == [GGUFValueType.UINT32] else 0
+    if value == 0 or value & (value - 1):
+        raise MalformedError("general.alignment is not a power of two")
+
+
+def split_strings(block: bytes) -> list[bytes]:
+    """The strings of an array that `BoundedReader` read as one block."""
+    read, found, position, end = _U64.unpack_from, [], 0, len(block)
+    while position < end:
+        start = position + 8
+        position = start + read(block, position)[0]
+        found.append(block[start:position])
+    return found

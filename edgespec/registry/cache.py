@@ -1,0 +1,207 @@
+"""The cache folder: model files that were fetched, each with a record of its checksum.
+
+Beside ``NAME`` lies ``NAME.record.json`` with its sha256 and the size and modification time it had
+when that was computed, so that a later start need not hash it again. ``NAME.partial`` is an
+unfinished download, ``NAME.lock`` keeps two processes from fetching the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from platformdirs import user_cache_dir
+
+from edgespec.errors import RegistryError
+
+__all__ = ["ModelCache", "Record", "default_cache", "sha256_of", "validator_path"]
+
+_log = logging.getLogger("edgespec.registry")
+_RECORD = ".record.json"
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of a cached file since it was last hashed."""
+
+    name: str
+    file: str
+    source: str
+    sha256: str
+    size: int
+    mtime_ns: int
+
+
+def default_cache() -> ModelCache:
+    """The user's cache; the environment variable EDGESPEC_CACHE replaces its folder."""
+    base = os.environ.get("EDGESPEC_CACHE") or user_cache_dir("edgespec")
+    return ModelCache(Path(base).expanduser() / "models")
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file's bytes, in hexadecimal. Raises OSError when it cannot be read."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+class ModelCache:
+    """A folder of verified model files. *file* is always a path relative to that folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, file: str) -> Path:
+        """Where *file* is, or would be."""
+        return self.folder / file
+
+    def partial(self, file: str) -> Path:
+        """Where an unfinished download of *file* is kept."""
+        return self.folder / f"{file}.partial"
+
+    def record(self, file: str) -> Record | None:
+        """The record of a file that is there; None when there is no file or no readable record."""
+        if not self.path(file).is_file():
+            return None
+        try:
+            return Record(**json.loads(self._record_path(file).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def records(self) -> list[Record]:
+        """The records of all files this registry fetched and that are still there."""
+        names = sorted(self.folder.rglob("*" + _RECORD)) if self.folder.is_dir() else []
+        files = [path.relative_to(self.folder).as_posix()[: -len(_RECORD)] for path in names]
+        return [record for file in files if (record := self.record(file))]
+
+    def holds(self, file: str, sha256: str | None = None) -> bool:
+        """Whether *file* is there with the bytes it should have.
+
+        *sha256* is the published checksum; without one, the recorded one counts. A file whose size
+        and modification time are as recorded is not hashed again.
+
+        Raises RegistryError when it is there and cannot be read.
+        """
+        path = self.path(file)
+        record = self.record(file)
+        expected = sha256 or (record.sha256 if record else None)
+        if expected is None or not path.is_file():
+            return False
+        status = path.stat()
+        if record and record.sha256 == expected and _unchanged(record, status):
+            return True
+        try:
+            actual = sha256_of(path)
+        except OSError as error:
+            raise RegistryError(f"{path}: cannot be read: {error.strerror}") from None
+        if actual != expected:
+            _log.warning("%s was altered: its checksum is not the published one", path)
+            return False
+        name, source = (record.name, record.source) if record else (file, "found in the cache")
+        # A folder that cannot be written costs a hash at every start, nothing more.
+        with suppress(OSError):
+            self._write(Record(name, file, source, actual, status.st_size, status.st_mtime_ns))
+        return True
+
+    def adopt(self, file: str, *, name: str, source: str, sha256: str) -> Path:
+        """Give the verified partial download of *file* its final name.
+
+        Raises OSError when the folder cannot be written.
+        """
+        partial, path = self.partial(file), self.path(file)
+        _sync(partial)
+        status = partial.stat()
+        # The record comes first: what has its final name always has a record.
+        self._write(Record(name, file, source, sha256, status.st_size, status.st_mtime_ns))
+        partial.replace(path)
+        return path
+
+    def remove(self, file: str) -> int:
+        """Delete a file this registry fetched, and what it kept about it; returns the bytes freed.
+
+        Raises RegistryError when it is not there, was not put there by this registry, is being
+        fetched, or cannot be deleted.
+        """
+        path, partial = self.path(file), self.partial(file)
+        if path.exists() and self.record(file) is None:
+            raise RegistryError(f"{path} was not put there by edgespec: delete it yourself")
+        if not path.exists() and not partial.exists():
+            raise RegistryError(f"{file} is not downloaded: there is nothing to remove")
+        with self.lock(file, wait=False):
+            freed = 0
+            for victim in (path, partial, validator_path(partial), self._record_path(file)):
+                if victim.is_file():
+                    freed += victim.stat().st_size
+                    self._unlink(victim)
+        return freed
+
+    @contextmanager
+    def lock(self, file: str, *, wait: bool = True) -> Iterator[None]:
+        """Hold *file*'s lock, creating its folder; waits for another process if *wait*.
+
+        Raises RegistryError when the folder cannot be written, or, unless *wait*, when another
+        process holds the lock.
+        """
+        path = self.path(file)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            guard = FileLock(f"{path}.lock")
+            try:
+                guard.acquire(timeout=0)
+            except Timeout:
+                if not wait:
+                    raise RegistryError(f"{file} is being fetched by another process") from None
+                _log.warning("waiting for another process that is fetching %s", file)
+                guard.acquire()
+        except (OSError, NotImplementedError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise RegistryError(
+                f"cache folder {self.folder} cannot be written ({reason}): "
+                "set EDGESPEC_CACHE to one that can"
+            ) from None
+        try:
+            yield
+        finally:
+            guard.release()
+
+    def _record_path(self, file: str) -> Path:
+        return self.folder / (file + _RECORD)
+
+    def _write(self, record: Record) -> None:
+        path = self._record_path(record.file)
+        draft = path.with_name(f"{path.name}.{os.getpid()}.new")
+        try:
+            draft.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _unlink(self, path: Path) -> None:
+        try:
+            path.unlink()
+        except OSError as error:
+            raise RegistryError(f"{path} cannot be deleted: {error.strerror}") from None
+
+
+def validator_path(partial: Path) -> Path:
+    """Where the validator of a partial download is kept."""
+    return partial.with_name(partial.name + ".validator")
+
+
+def _unchanged(record: Record, status: os.stat_result) -> bool:
+    return (record.size, record.mtime_ns) == (status.st_size, status.st_mtime_ns)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())

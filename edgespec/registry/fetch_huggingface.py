@@ -1,0 +1,62 @@
+"""Fetch a file from Hugging Face.
+
+huggingface_hub finds the file, signs the request and knows its checksum; the bytes then come the
+same way as from any address, so that they are counted, continued and bounded the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from edgespec.errors import DownloadError
+from edgespec.registry.fetch_https import fetch_url
+from edgespec.registry.manifest import HuggingFaceSource
+from edgespec.registry.progress import Progress
+
+__all__ = ["fetch_huggingface"]
+
+_ANSWER_SECONDS = 5.0
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def fetch_huggingface(
+    source: HuggingFaceSource, partial: Path, *, size: int | None, progress: Progress
+) -> str | None:
+    """Download into *partial*; returns the sha256 the host publishes, if it does.
+
+    Raises DownloadError when the host cannot be reached within seconds or refuses, ChecksumError
+    when the file is not *size* bytes long, OSError when *partial* cannot be written.
+    """
+    import huggingface_hub as hub  # slow to import, and only downloads need it
+
+    # It is exported lazily, which type checkers do not see.
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined,unused-ignore]
+
+    try:
+        url = hub.hf_hub_url(source.repo, source.file, revision=source.revision)
+        found = hub.get_hf_file_metadata(url, timeout=_ANSWER_SECONDS)
+        # A branch may move between an interruption and its continuation: name the commit.
+        if found.commit_hash:
+            url = hub.hf_hub_url(source.repo, source.file, revision=found.commit_hash)
+        headers = {name: str(value) for name, value in build_hf_headers().items()}
+    except Exception as error:
+        # Which HTTP library is below, and so which errors come through, differs by its version.
+        raise DownloadError(_reason(error)) from None
+    fetch_url(url, partial, size=size or found.size, progress=progress, headers=headers)
+    etag = found.etag or ""
+    return etag if _SHA256.fullmatch(etag) else None
+
+
+def _reason(error: Exception) -> str:
+    known = {
+        "GatedRepoError": "needs an accepted licence and a login (`hf auth login`)",
+        "RepositoryNotFoundError": "no such repository, or it is private",
+        "RevisionNotFoundError": "no such revision",
+        "EntryNotFoundError": "no such file in the repository",
+        "RemoteEntryNotFoundError": "no such file in the repository",
+        "OfflineModeIsEnabled": "offline mode is set in the environment",
+    }
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    fallback = f"HTTP {status}" if status else f"cannot be reached ({type(error).__name__})"
+    return known.get(type(error).__name__, fallback)

@@ -1,0 +1,279 @@
+"""What a GGUF says of its model, checked before native code sees the file.
+
+llama.cpp refuses much of what is wrong by itself, but aborts the process or divides by zero on some
+of it. Whatever `read_header` returns is complete, in range, and agrees with the tensors.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+from gguf import GGMLQuantizationType, LlamaFileType, TokenType
+
+from edgespec.errors import ModelFileError
+from edgespec.registry.bounded_reader import BoundedReader, MalformedError, split_strings
+from edgespec.registry.metadata import Metadata
+from edgespec.registry.opening import damaged, open_gguf
+
+__all__ = ["GGUFHeader", "read_header"]
+
+_MAX_LAYERS = 512  # llama.cpp's own limit
+_MAX_WIDTH = 1 << 20
+_MAX_CONTEXT = 1 << 31
+_MAX_SPLITS = 1000
+_GUESSED = 1024  # a flag that converters set in general.file_type
+_ARCHITECTURE = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_NOT_GENERATIVE = frozenset(
+    (
+        *("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "neo-bert"),
+        *("modern-bert", "eurobert", "gemma-embedding", "llama-embed", "t5encoder"),
+        *("clip", "wavtokenizer-dec"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class GGUFHeader:
+    """The facts of one model file.
+
+    ``head_count_kv`` has an entry for each layer, 0 where the layer has no attention;
+    ``tensor_bytes`` and ``parameter_count`` cover all parts of a split model.
+    """
+
+    path: Path
+    size_bytes: int
+    architecture: str
+    name: str
+    quantization: str
+    parameter_count: int
+    tensor_bytes: int
+    context_length: int
+    embedding_length: int
+    block_count: int
+    head_count: int
+    head_count_kv: tuple[int, ...]
+    key_length: int
+    value_length: int
+    sliding_window: int | None
+    vocabulary_size: int
+    tokenizer_model: str
+    tokenizer_pre: str
+    bos_token_id: int | None
+    eos_token_id: int | None
+    eot_token_id: int | None
+    chat_template: str | None
+    _token_block: bytes = field(repr=False)
+    _token_types: npt.NDArray[Any] | None = field(repr=False, compare=False)
+
+    def tokens(self) -> list[str]:
+        """Every token's text as the file has it; undecodable bytes as lone surrogates."""
+        return self._tokens
+
+    def token_types(self) -> list[int]:
+        """Every token's type, as in `gguf.TokenType`; all normal if the file does not say."""
+        if self._token_types is None:
+            return [int(TokenType.NORMAL)] * self.vocabulary_size
+        return [int(kind) for kind in self._token_types]
+
+    def same_tokens(self, other: GGUFHeader) -> bool:
+        """Whether both files have exactly the same token texts."""
+        return self._token_block == other._token_block
+
+    @cached_property
+    def _tokens(self) -> list[str]:
+        return [str(text, "utf-8", "surrogateescape") for text in split_strings(self._token_block)]
+
+
+def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
+    """Read and check the header of a GGUF model that is to generate text.
+
+    Raises ModelFileError, in one line that says what is wrong and what to do, when the file is
+    missing, unreadable, no GGUF, truncated, damaged, not the first part of a split model, not a
+    generative model, without a tokenizer, or would make llama.cpp misbehave.
+    """
+    path = Path(path)
+    reader = open_gguf(path)
+    try:
+        readers = [reader, *_other_parts(path, Metadata(reader))]
+        return _header(path, Metadata(reader), readers)
+    except MalformedError as error:
+        raise damaged(path, error) from None
+
+
+def _header(path: Path, data: Metadata, readers: Sequence[BoundedReader]) -> GGUFHeader:
+    arch = _architecture(path, data)
+    block, count, kinds = _vocabulary(path, data)
+    width = data.required(f"{arch}.embedding_length", 1, _MAX_WIDTH)
+    layers = data.required(f"{arch}.block_count", 1, _MAX_LAYERS)
+    heads, heads_kv = _heads(data, arch, layers)
+    tensors = [tensor for reader in readers for tensor in reader.tensors]
+    _check_embedding(tensors, width, count)
+    head_width = _head_width(data, arch, width, heads)
+    _check_numbers(data, arch, head_width)
+    return GGUFHeader(
+        path=path,
+        size_bytes=path.stat().st_size,
+        architecture=arch,
+        name=data.text("general.name") or path.stem,
+        quantization=_quantization(data, tensors),
+        parameter_count=sum(int(tensor.n_elements) for tensor in tensors),
+        tensor_bytes=sum(int(tensor.n_bytes) for tensor in tensors),
+        context_length=data.required(f"{arch}.context_length", 1, _MAX_CONTEXT),
+        embedding_length=width,
+        block_count=layers,
+        head_count=heads,
+        head_count_kv=heads_kv,
+        key_length=head_width,
+        value_length=data.integer(f"{arch}.attention.value_length", 1, _MAX_WIDTH) or head_width,
+        sliding_window=data.integer(f"{arch}.attention.sliding_window", 0, _MAX_CONTEXT) or None,
+        vocabulary_size=count,
+        tokenizer_model=data.text("tokenizer.ggml.model") or "",
+        tokenizer_pre=data.text("tokenizer.ggml.pre") or "default",
+        bos_token_id=data.token("tokenizer.ggml.bos_token_id", count),
+        eos_token_id=data.token("tokenizer.ggml.eos_token_id", count),
+        eot_token_id=data.token("tokenizer.ggml.eot_token_id", count),
+        chat_template=data.text("tokenizer.chat_template"),
+        _token_block=block,
+        _token_types=kinds,
+    )
+
+
+def _architecture(path: Path, data: Metadata) -> str:
+    """The architecture, of a model that can continue a text."""
+    arch = data.text("general.architecture")
+    if not arch:
+        raise MalformedError("it does not name its architecture (general.architecture)")
+    if not _ARCHITECTURE.fullmatch(arch):  # it becomes part of keys, and of what is printed
+        raise MalformedError(f"its architecture is called {arch[:40]!r}")
+    pooled = data.integer(f"{arch}.pooling_type", -1, 100) or 0
+    causal = data.flag(f"{arch}.attention.causal")
+    if arch in _NOT_GENERATIVE or pooled > 0 or causal is False:
+        raise ModelFileError(
+            f"{path} cannot generate text (its {arch} model is for embeddings or encoding only): "
+            "choose a language model"
+        )
+    if data.text("general.type") in ("adapter", "mmproj", "imatrix"):
+        raise ModelFileError(f"{path} is no model by itself: give the model it belongs to")
+    return arch
+
+
+def _vocabulary(path: Path, data: Metadata) -> tuple[bytes, int, npt.NDArray[Any] | None]:
+    """The token texts as one block, their number, and their types."""
+    model = data.text("tokenizer.ggml.model")
+    tokens = data.strings("tokenizer.ggml.tokens")
+    if model in (None, "none", "no_vocab") or tokens is None or tokens[0] == 0:
+        raise ModelFileError(f"{path} has no tokenizer: choose a file that includes one")
+    count, block = tokens
+    data.strings("tokenizer.ggml.merges")
+    kinds = _beside(data, "tokenizer.ggml.token_type", count, "iu")
+    _beside(data, "tokenizer.ggml.scores", count, "f")
+    return block, count, kinds
+
+
+def _beside(data: Metadata, key: str, count: int, kind: str) -> npt.NDArray[Any] | None:
+    """An array with one 4-byte number a token: llama.cpp reads as many without looking."""
+    values = data.numbers(key)
+    if values is not None and (values.dtype.kind not in kind or values.dtype.itemsize != 4):
+        raise MalformedError(f"{key} has the wrong type")
+    if values is not None and len(values) != count:
+        raise MalformedError(f"{key} has {len(values):,} entries for {count:,} tokens")
+    return values
+
+
+def _heads(data: Metadata, arch: str, layers: int) -> tuple[int, tuple[int, ...]]:
+    """The number of query heads, and of KV heads in each layer."""
+    key = f"{arch}.attention.head_count"
+    queries = data.per_layer(key, layers, _MAX_WIDTH) or (0,) * layers
+    recurrent = f"{arch}.ssm.state_size" in data or f"{arch}.wkv.head_size" in data
+    if max(queries) == 0 and not recurrent:
+        raise MalformedError(f"{key} must be at least 1")
+    keys = data.per_layer(f"{key}_kv", layers, _MAX_WIDTH) or queries
+    for layer, (query, kv) in enumerate(zip(queries, keys, strict=True)):
+        if query and kv and query % kv:
+            raise MalformedError(
+                f"layer {layer} has {query} heads, not a multiple of {kv} KV heads"
+            )
+    if not any(keys) and not recurrent:
+        raise MalformedError(f"{key}_kv must be at least 1")
+    return max(queries), keys
+
+
+def _head_width(data: Metadata, arch: str, width: int, heads: int) -> int:
+    given = data.integer(f"{arch}.attention.key_length", 1, _MAX_WIDTH)
+    if given is not None:
+        return given
+    if heads and width % heads:
+        raise MalformedError(f"its width of {width} is not a multiple of its {heads} heads")
+    return width // heads if heads else 0
+
+
+def _check_embedding(tensors: Sequence[Any], width: int, count: int) -> None:
+    embedding = next((item for item in tensors if item.name == "token_embd.weight"), None)
+    if embedding is None:
+        raise MalformedError("it has no tensor token_embd.weight")
+    shape = [int(extent) for extent in embedding.shape]
+    if shape != [width, count]:
+        raise MalformedError(
+            f"token_embd.weight is {' x '.join(map(str, shape))}, where width and vocabulary say "
+            f"{width} x {count}"
+        )
+
+
+def _check_numbers(data: Metadata, arch: str, head_width: int) -> None:
+    """Values that llama.cpp uses without looking at them."""
+    data.finite(f"{arch}.rope.freq_base")
+    data.finite(f"{arch}.rope.freq_base_swa")
+    data.finite(f"{arch}.rope.scale_linear", zero=True)
+    data.finite(f"{arch}.rope.scaling.factor", zero=True)
+    data.finite(f"{arch}.attention.layer_norm_rms_epsilon")
+    data.finite(f"{arch}.attention.layer_norm_epsilon")
+    rotated = data.integer(f"{arch}.rope.dimension_count", 0, _MAX_WIDTH) or 0
+    if head_width and (rotated > head_width or rotated % 2):
+        raise MalformedError(f"{rotated} of {head_width} dimensions cannot be rotated")
+    experts = data.integer(f"{arch}.expert_count", 0, _MAX_WIDTH) or 0
+    used = data.integer(f"{arch}.expert_used_count", 0, _MAX_WIDTH) or 0
+    if used > experts or (experts and not used):
+        raise MalformedError(f"it uses {used} of {experts} experts")
+
+
+def _quantization(data: Metadata, tensors: Sequence[Any]) -> str:
+    """The kind of quantization by its usual name, like Q4_K_M; else the commonest tensor type."""
+    declared = data.integer("general.file_type", 0, 1 << 31)
+    if declared is not None:
+        try:
+            kind = LlamaFileType(declared & ~_GUESSED)
+            return str(kind.name).removeprefix("MOSTLY_").removeprefix("ALL_")
+        except ValueError:
+            pass  # newer than the gguf package
+    sizes: dict[Any, int] = {}
+    for tensor in tensors:
+        sizes[tensor.tensor_type] = sizes.get(tensor.tensor_type, 0) + int(tensor.n_bytes)
+    return str(GGMLQuantizationType(max(sizes, key=lambda kind: sizes[kind])).name)
+
+
+def _other_parts(path: Path, data: Metadata) -> list[BoundedReader]:
+    """Readers for the other parts of a split model whose first part is *path*."""
+    count = data.integer("split.count", 0, _MAX_SPLITS) or 1
+    if count == 1:
+        return []
+    number = data.required("split.no", 0, count - 1)
+    ending = f"-{number + 1:05d}-of-{count:05d}.gguf"
+    if not path.name.endswith(ending):
+        raise ModelFileError(f"{path} is part {number + 1} of {count}: its name must end {ending}")
+    parts = [
+        path.with_name(f"{path.name.removesuffix(ending)}-{part:05d}-of-{count:05d}.gguf")
+        for part in range(1, count + 1)
+    ]
+    if number:
+        raise ModelFileError(f"{path} is part {number + 1} of {count}: give the first, {parts[0]}")
+    missing = [part.name for part in parts if not part.is_file()]
+    if missing:
+        raise ModelFileError(f"{path} needs the other parts beside it: {missing[0]} is missing")
+    return [open_gguf(part) for part in parts[1:]]

@@ -1,0 +1,126 @@
+"""Typed access to a GGUF's key-value pairs, with errors that name the key."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGUFValueType
+
+from edgespec.registry.bounded_reader import BoundedReader, MalformedError
+
+__all__ = ["Metadata"]
+
+_INTEGERS = frozenset(kind for kind in GGUFValueType if kind.name.startswith(("INT", "UINT")))
+# What converters write where a model has no such token.
+_NO_TOKEN = (-1, 0xFFFFFFFF)
+
+
+class Metadata:
+    """The pairs of one file. Every getter gives None for a key that is not there.
+
+    Every getter raises MalformedError when the value has another type or is out of its range.
+    """
+
+    def __init__(self, reader: BoundedReader) -> None:
+        self._fields: dict[str, Any] = reader.fields
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._fields
+
+    def text(self, key: str) -> str | None:
+        """A string."""
+        field = self._typed(key, GGUFValueType.STRING)
+        if field is None:
+            return None
+        try:
+            return str(field.parts[-1].tobytes(), "utf-8")
+        except UnicodeDecodeError:
+            raise MalformedError(f"{key} is not valid UTF-8") from None
+
+    def flag(self, key: str) -> bool | None:
+        """A truth value."""
+        field = self._typed(key, GGUFValueType.BOOL)
+        return None if field is None else bool(field.parts[-1][0])
+
+    def integer(self, key: str, low: int, high: int) -> int | None:
+        """A whole number from *low* to *high*."""
+        field = self._fields.get(key)
+        if field is None:
+            return None
+        if len(field.types) != 1 or field.types[0] not in _INTEGERS:
+            raise MalformedError(f"{key} is not a whole number")
+        return _within(key, int(field.parts[-1][0]), low, high)
+
+    def required(self, key: str, low: int, high: int) -> int:
+        """A whole number that has to be there."""
+        value = self.integer(key, low, high)
+        if value is None:
+            raise MalformedError(f"it has no {key}")
+        return value
+
+    def per_layer(self, key: str, layers: int, high: int) -> tuple[int, ...] | None:
+        """A whole number for each layer; one number stands for all of them."""
+        field = self._fields.get(key)
+        if field is None:
+            return None
+        if not field.types or field.types[-1] not in _INTEGERS:
+            raise MalformedError(f"{key} is not a whole number for each layer")
+        values = [_within(key, int(value), 0, high) for value in field.parts[-1][: layers + 1]]
+        if len(field.types) == 1:
+            return (values[0],) * layers
+        if len(field.parts[-1]) != layers:
+            raise MalformedError(f"{key} has {len(field.parts[-1])} entries for {layers} layers")
+        return tuple(values)
+
+    def finite(self, key: str, *, zero: bool = False) -> float | None:
+        """A finite positive number; *zero* lets it be 0."""
+        field = self._typed(key, GGUFValueType.FLOAT32)
+        if field is None:
+            return None
+        value = float(field.parts[-1][0])
+        if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+            raise MalformedError(f"{key} is {value:g}, not a positive number")
+        return value
+
+    def token(self, key: str, vocabulary_size: int) -> int | None:
+        """A token's id."""
+        value = self.integer(key, -1, 0xFFFFFFFF)
+        if value is None or value in _NO_TOKEN:
+            return None
+        if value >= vocabulary_size:
+            raise MalformedError(f"{key} is {value}, past the vocabulary of {vocabulary_size:,}")
+        return value
+
+    def numbers(self, key: str) -> npt.NDArray[Any] | None:
+        """An array of numbers."""
+        field = self._fields.get(key)
+        if field is None:
+            return None
+        if len(field.types) != 2 or field.types[1] == GGUFValueType.STRING:
+            raise MalformedError(f"{key} is not a list of numbers")
+        values: npt.NDArray[Any] = np.array(field.parts[-1])
+        return values
+
+    def strings(self, key: str) -> tuple[int, bytes] | None:
+        """An array of strings: how many, and the block `split_strings` takes apart."""
+        field = self._fields.get(key)
+        if field is None:
+            return None
+        if field.types != [GGUFValueType.ARRAY, GGUFValueType.STRING]:
+            raise MalformedError(f"{key} is not a list of strings")
+        return int(field.parts[-2][0]), field.parts[-1].tobytes()
+
+    def _typed(self, key: str, kind: Any) -> Any:
+        field = self._fields.get(key)
+        if field is not None and field.types != [kind]:
+            raise MalformedError(f"{key} is not of the type {kind.name.lower()}")
+        return field
+
+
+def _within(key: str, value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise MalformedError(f"{key} is {value:,}, which must be from {low:,} to {high:,}")
+    return value

