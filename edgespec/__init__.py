@@ -1,3 +1,64 @@
-"""Faster answers from quantized GGUF models on CPUs, with exactly the target model's output."""
+"""Faster answers from quantized GGUF models on CPUs, with exactly the target model's output.
+
+    import edgespec
+
+    with edgespec.load() as engine:
+        for piece in engine.generate("The sea is"):
+            print(piece.text, end="")
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+__all__ = [
+    "Engine",
+    "EngineOptions",
+    "GenerationLimits",
+    "SamplingParameters",
+    "Session",
+    "load",
+]
+
+logging.getLogger("edgespec").addHandler(logging.NullHandler())
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edgespec.runtime.engine import Engine
+    from edgespec.runtime.loading import LoadProgress
+    from edgespec.runtime.options import EngineOptions
+    from edgespec.runtime.session import Session
+    from edgespec.runtime.stream import GenerationLimits
+    from edgespec.sampling.parameters import SamplingParameters
+
+_HOMES = {
+    "Engine": "edgespec.runtime.engine",
+    "EngineOptions": "edgespec.runtime.options",
+    "GenerationLimits": "edgespec.runtime.stream",
+    "SamplingParameters": "edgespec.sampling.parameters",
+    "Session": "edgespec.runtime.session",
+}
+
+
+def load(
+    model: str | Path | None = None,
+    options: EngineOptions | None = None,
+    *,
+    progress: LoadProgress | None = None,
+) -> Engine:
+    """Open a model with its drafter; see `Engine` for arguments and errors."""
+    from edgespec.runtime.engine import Engine
+
+    return Engine(model, options, progress=progress)
+
+
+def __getattr__(name: str) -> Any:
+    # Numba and llama.cpp take half a second to import: only who needs them waits for them.
+    if name in _HOMES:
+        import importlib
+
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

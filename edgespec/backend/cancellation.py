@@ -10,14 +10,16 @@ import ctypes
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc, types
+from numba import carray, types
+
+from edgespec.sampling.kernel import native_callback
 
 __all__ = ["CancelFlag"]
 
 
-@cfunc(types.boolean(types.voidptr), cache=True)
-def _is_set(flag):  # type: ignore[no-untyped-def]
-    return carray(flag, 1, np.uint8)[0] != 0
+@native_callback(types.boolean(types.voidptr))
+def _is_set(flag: Any) -> bool:
+    return carray(flag, 1, np.uint8)[0] != 0  # type: ignore[no-any-return]
 
 
 class CancelFlag:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+from edgespec.sampling.kernel import kernel
 
 __all__ = ["SuffixAutomaton", "extend", "make_automaton", "match", "reset"]
 
@@ -59,7 +59,7 @@ def make_automaton(capacity: int) -> SuffixAutomaton:
     return automaton
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def reset(automaton):
     """Forget every token."""
     automaton.table[:] = -1
@@ -71,7 +71,7 @@ def reset(automaton):
     automaton.first_edge[0] = -1
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _slot(automaton, state, token):
     """Where the edge (state, token) is or would be in the hash table."""
     mask = np.uint64(len(automaton.table) - 1)
@@ -87,7 +87,7 @@ def _slot(automaton, state, token):
         slot = (slot + np.uint64(1)) & mask
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_edge(automaton, state, token, target):
     edge = automaton.counters[_EDGES]
     automaton.counters[_EDGES] += 1
@@ -99,7 +99,7 @@ def _add_edge(automaton, state, token, target):
     automaton.table[_slot(automaton, state, token)] = edge
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_state(automaton, length, link, recent):
     state = automaton.counters[_STATES]
     automaton.counters[_STATES] += 1
@@ -110,7 +110,7 @@ def _add_state(automaton, length, link, recent):
     return state
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _clone(automaton, original, parent, token):
     """Split `original`: a state for its shorter strings, which `parent` reaches by token."""
     clone = _add_state(
@@ -133,7 +133,7 @@ def _clone(automaton, original, parent, token):
     return clone
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _append(automaton, token, position):
     last = automaton.counters[_LAST]
     state = _add_state(automaton, automaton.length[last] + 1, 0, position)
@@ -154,7 +154,7 @@ def _append(automaton, token, position):
     automaton.counters[_TOKENS] = position + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def match(automaton, level):
     """The longest suffix that occurred before, or the level-th shorter one.
 
@@ -172,7 +172,7 @@ def match(automaton, level):
     return automaton.length[state], automaton.recent[state]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def extend(automaton, token, position):
     """Append one token at index `position`. Amortized O(1)."""
     # Only now do the suffixes of the text before this token count as seen there: `match` has to

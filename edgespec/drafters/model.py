@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from edgespec.sampling.kernel import kernel
 
 from edgespec.backend import Context
 from edgespec.drafters.protocol import DETERMINISTIC, Float32Array, Int32Array, Proposal
@@ -12,12 +12,23 @@ from edgespec.sampling.filters import distribution, make_workspace
 from edgespec.speculation.draws import draw_proposal
 from edgespec.speculation.settings import DrawSettings
 
-__all__ = ["ModelDrafter"]
+__all__ = ["ModelDrafter", "draft_token"]
 
 
-@njit(cache=True, nogil=True)
-def _draft_token(logits, history, length, settings, q, workspace):
-    """One token drawn from q, which is left in the row q; -1 if there is none to draw."""
+@kernel
+def draft_token(logits, history, length, settings, q, workspace):
+    """One token drawn from the draft's filtered softmax, which is left in the row q.
+
+    Args:
+        logits: float32 (n,), of the draft at the prefix ``history[:length]``.
+        history, length: the tokens so far.
+        settings: `DrawSettings`.
+        q: float32 (n,), overwritten.
+        workspace: `Workspace` of n entries.
+
+    Returns:
+        The token; -1 if the logits are broken or nothing is allowed.
+    """
     count = distribution(logits, history, length, settings.arguments, q, workspace)
     if count <= 0:
         return -1
@@ -74,7 +85,7 @@ class ModelDrafter:
             return Proposal(0)
         for i in range(budget):
             logits = self.context.evaluate(history[self.context.length : length + i], 1)
-            token = _draft_token(
+            token = draft_token(
                 logits[0, : self._shared],
                 history,
                 length + i,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+from edgespec.sampling.kernel import kernel
 
 from edgespec.drafters.automaton import SuffixAutomaton, extend, make_automaton, match, reset
 from edgespec.drafters.protocol import Int32Array, Proposal
@@ -26,7 +26,7 @@ _DECAY = 0.98  # of past observations, at each new one of the same length
 Float64Array = npt.NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _score(automaton, history, token, hits, trials):
     """Compare the predictions for this token with it."""
     for level in range(_LEVELS):
@@ -38,7 +38,7 @@ def _score(automaton, history, token, hits, trials):
         hits[index] = hits[index] * _DECAY + (history[end + 1] == token)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _index(automaton, history, start, stop, hits, trials):
     """Append ``history[start:stop]``, learning from each token how credible its match was."""
     for position in range(start, stop):
@@ -46,7 +46,7 @@ def _index(automaton, history, start, stop, hits, trials):
         extend(automaton, history[position], position)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _credibility(length, hits, trials):
     """Posterior mean that a match of this length predicts the next token.
 
@@ -57,7 +57,7 @@ def _credibility(length, hits, trials):
     return (hits[index] + _PRIOR * prior) / (trials[index] + _PRIOR)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _propose(automaton, history, length, budget, threshold, hits, trials):
     """Copy the continuation of the most credible match behind the text; its length."""
     best, matched, source = 0.0, 0, -1

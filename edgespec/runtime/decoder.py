@@ -71,8 +71,12 @@ class Decoder:
         """Tokens that can still be committed before the context is full."""
         return self.capacity - self.length
 
-    def begin(self, tokens: Int32Array, settings: DrawSettings) -> None:
-        """Start a generation after `tokens`, reusing what the caches share with them.
+    def begin(
+        self, tokens: Int32Array, settings: DrawSettings, statistics: Statistics
+    ) -> None:
+        """Start, or go on with, a generation after `tokens`.
+
+        What the caches share with them is reused; `statistics` is added to from here on.
 
         Raises:
             UsageError: no tokens, or a biased token that does not exist.
@@ -88,11 +92,10 @@ class Decoder:
         self.length = len(tokens)
         self._settings = settings
         self.drafter.begin(settings)
-        self.statistics = Statistics(
-            prompt_tokens=len(tokens), reused_tokens=self.target.length
-        )
+        self.statistics = statistics
+        statistics.reused_tokens += self.target.length
         self.target.prefill(tokens[self.target.length : -1])
-        self.statistics.prefill_s = perf_counter() - started
+        statistics.prefill_s += perf_counter() - started
 
     def cycle(self, limit: int) -> Cycle:
         """Propose, verify, accept, commit: emits 1 to ``min(k + 1, limit)`` tokens.
@@ -127,18 +130,13 @@ class Decoder:
 
     def _accept(self, logits: npt.NDArray[np.float32], count: int, q: object) -> int:
         """Walk the proposals; the number accepted."""
-        settings = self._settings
-        assert settings is not None
         accepted = verify_chain(
             logits,
             self.history,
             self.length,
             count,
             q,
-            settings.rule,
-            settings.arguments,
-            settings.seed,
-            settings.stream_offset,
+            self._settings,
             self._p,
             self._workspace,
             self._emitted,

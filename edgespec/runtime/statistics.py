@@ -14,6 +14,7 @@ class Statistics:
     """Counters that the decoder adds to; times in seconds.
 
     Attributes:
+        reused_tokens: tokens of the prompt that the cache held already.
         cycles: target evaluations after the prefill.
         proposed, accepted: tokens.
         bonus: tokens drawn after a cycle that accepted all its proposals.
@@ -26,7 +27,6 @@ class Statistics:
     verify_s: float = 0.0
     sample_s: float = 0.0
     decode_s: float = 0.0
-    prompt_tokens: int = 0
     reused_tokens: int = 0
     emitted: int = 0
     cycles: int = 0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+from edgespec.sampling.kernel import kernel
 
 from edgespec.sampling.heap import heapify, keep_largest, pop
 
@@ -46,7 +46,7 @@ def make_workspace(n_vocab: int) -> Workspace:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _edit(logits, token, value, n_edited, workspace):
     workspace.edited[n_edited] = token
     workspace.saved[n_edited] = logits[token]
@@ -54,7 +54,7 @@ def _edit(logits, token, value, n_edited, workspace):
     return n_edited + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _apply_bias(logits, arguments, workspace):
     n_edited = 0
     for i in range(len(arguments.bias_tokens)):
@@ -64,7 +64,7 @@ def _apply_bias(logits, arguments, workspace):
     return n_edited
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _apply_penalties(logits, history, length, arguments, n_edited, workspace):
     """Penalties of Keskar et al. (2019) and of OpenAI's API, as llama.cpp combines them."""
     repeat = np.float32(arguments.repeat_penalty)
@@ -89,19 +89,19 @@ def _apply_penalties(logits, history, length, arguments, n_edited, workspace):
     return n_edited
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _undo(logits, n_edited, workspace):
     for i in range(n_edited - 1, -1, -1):
         logits[workspace.edited[i]] = workspace.saved[i]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _ordered(bits):
     """IEEE-754 bits as an integer with the order of the floats: NaNs lie outside [-inf, +inf]."""
     return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def argmax(logits):
     """Index of the largest value of a float32 row, the first of equals.
 
@@ -122,7 +122,7 @@ def argmax(logits):
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _softmax_over(keys, count, out):
     """exp(key - max) / sum over the first `count` keys, float32 into out; log of the sum."""
     largest = keys[0]
@@ -139,7 +139,7 @@ def _softmax_over(keys, count, out):
     return largest + math.log(total)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _select_top_k(logits, top_k, workspace):
     """Candidates after top-k: their number; keys and tokens hold them."""
     n_vocab = len(logits)
@@ -155,7 +155,7 @@ def _select_top_k(logits, top_k, workspace):
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _select_typical(typical_p, count, workspace):
     """Locally typical sampling (Meister et al. 2022, eq. 8): smallest set by |surprisal - H|."""
     keys, tokens, order, logit_of = (
@@ -184,7 +184,7 @@ def _select_typical(typical_p, count, workspace):
     return count - size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _select_top_p(top_p, count, workspace):
     """Nucleus sampling (Holtzman et al. 2020): the fewest most likely tokens with mass top_p."""
     keys, tokens, order = workspace.keys, workspace.tokens, workspace.order
@@ -210,7 +210,7 @@ def _select_top_p(top_p, count, workspace):
     return likely - size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _select_min_p(min_p, count, workspace):
     """Keep tokens whose probability is at least min_p times the largest (Nguyen et al. 2024)."""
     keys, tokens = workspace.keys, workspace.tokens
@@ -226,7 +226,7 @@ def _select_min_p(min_p, count, workspace):
     return kept
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _one_hot(token, p, workspace):
     p[:] = 0
     p[token] = 1
@@ -234,7 +234,7 @@ def _one_hot(token, p, workspace):
     return 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _most_likely(count, p, workspace):
     best = 0
     for i in range(1, count):
@@ -246,7 +246,7 @@ def _most_likely(count, p, workspace):
     return _one_hot(workspace.tokens[best], p, workspace)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _scatter(count, temperature, p, workspace):
     """Softmax of the candidates at this temperature into the dense row p."""
     keys, tokens, order = workspace.keys, workspace.tokens, workspace.order
@@ -260,7 +260,7 @@ def _scatter(count, temperature, p, workspace):
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _filtered(logits, arguments, p, workspace):
     count = _select_top_k(logits, arguments.top_k, workspace)
     if arguments.typical_p < 1.0:
@@ -274,7 +274,7 @@ def _filtered(logits, arguments, p, workspace):
     return _scatter(count, arguments.temperature, p, workspace)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def distribution(logits, history, length, arguments, p, workspace):
     """p at the prefix ``history[:length]``: the target's (or the draft's) filtered softmax.
 

@@ -6,17 +6,17 @@ go to the smaller token id, so that a selection never depends on the order of it
 
 from __future__ import annotations
 
-from numba import njit
+from edgespec.sampling.kernel import kernel
 
 __all__ = ["heapify", "keep_largest", "pop"]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _before(key_a, token_a, key_b, token_b):
     return key_a > key_b or (key_a == key_b and token_a < token_b)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sift_down(keys, tokens, start, size):
     key, token = keys[start], tokens[start]
     hole = start
@@ -35,14 +35,14 @@ def _sift_down(keys, tokens, start, size):
     keys[hole], tokens[hole] = key, token
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def heapify(keys, tokens, size):
     """Make the first `size` entries a max-heap: O(size)."""
     for start in range(size // 2 - 1, -1, -1):
         _sift_down(keys, tokens, start, size)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pop(keys, tokens, size):
     """Move the largest of the first `size` entries to index ``size - 1``: O(log size)."""
     last = size - 1
@@ -51,7 +51,7 @@ def pop(keys, tokens, size):
     _sift_down(keys, tokens, 0, last)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def keep_largest(values, limit, keys, tokens):
     """Put the `limit` largest entries of `values` into keys and tokens, in no order.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+from edgespec.sampling.kernel import kernel
 
 __all__ = ["PURPOSE_ACCEPT", "PURPOSE_DRAFT", "PURPOSE_NOISE", "PURPOSE_TARGET", "stream", "uniform"]
 
@@ -25,20 +25,20 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _TO_UNIT = 2.0**-53
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _mix(x):
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
     x = (x ^ (x >> np.uint64(27))) * _MIX_2
     return x ^ (x >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _unit(x):
     # The half step keeps 0 and 1 out, so that log(u) is always finite.
     return (float(x >> np.uint64(11)) + 0.5) * _TO_UNIT
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def stream(seed, position, purpose):
     """The 64-bit key of one draw: uint64 from (seed, position, purpose).
 
@@ -50,19 +50,19 @@ def stream(seed, position, purpose):
     return _mix(key + (np.uint64(purpose) + np.uint64(1)) * _WEYL)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def uniform(seed, position, purpose):
     """One float64 in the open interval (0, 1)."""
     return _unit(stream(seed, position, purpose))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def noise_uniform(key, token):
     """The uniform behind token's noise under a `stream` key: float64 in (0, 1)."""
     return _unit(_mix(key + (np.uint64(token) + np.uint64(1)) * _WEYL))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def race(weights, tokens, count, key):
     """The winner of an exponential race: argmax of log w(v) + Gumbel(key, v).
 

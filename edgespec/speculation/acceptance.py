@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit
+from edgespec.sampling.kernel import kernel
 
 from edgespec.sampling.filters import distribution
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
@@ -14,7 +14,7 @@ BROKEN_LOGITS = -1
 NOTHING_ALLOWED = -2
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _rejection_step(p, q, proposal, tokens, count, seed, position):
     """The token to emit for a proposal: the proposal itself, or its replacement.
 
@@ -28,10 +28,8 @@ def _rejection_step(p, q, proposal, tokens, count, seed, position):
     return proposal if replacement < 0 else replacement
 
 
-@njit(cache=True, nogil=True)
-def verify_chain(
-    logits, history, length, k, q, rule, arguments, seed, stream_offset, p, workspace, out
-):
+@kernel
+def verify_chain(logits, history, length, k, q, settings, p, workspace, out):
     """Accept a prefix of k proposals and draw the token after it.
 
     The proposals are ``history[length:length + k]``. Position i has its own prefix
@@ -44,11 +42,8 @@ def verify_chain(
         k: number of proposals, 0 for plain decoding.
         q: float32 (k, n_vocab), the distribution each proposal was drawn from; shape (0, 0) for
             one-hot (deterministic) proposals.
-        rule: ACCEPT_REJECTION or ACCEPT_COUPLED. At temperature 0 p is one-hot and both reduce
-            to greedy verification.
-        arguments: `FilterArguments`.
-        seed: int64 bits of the seed.
-        stream_offset: added to the position of a token for its place in the random stream.
+        settings: `DrawSettings`. At temperature 0 p is one-hot and every rule reduces to greedy
+            verification.
         p: float32 (n_vocab,), scratch for one distribution.
         workspace: `Workspace`.
         out: int32 (k + 1,), receives the emitted tokens.
@@ -58,11 +53,12 @@ def verify_chain(
         correction if a < k, the bonus token otherwise. BROKEN_LOGITS if a row holds NaN or +inf,
         NOTHING_ALLOWED if the filters and bias leave no token.
     """
+    rule, seed = settings.rule, settings.seed
     for i in range(k + 1):
-        count = distribution(logits[i], history, length + i, arguments, p, workspace)
+        count = distribution(logits[i], history, length + i, settings.arguments, p, workspace)
         if count <= 0:
             return BROKEN_LOGITS if count < 0 else NOTHING_ALLOWED
-        position = length + i + stream_offset
+        position = length + i + settings.stream_offset
         proposal = history[length + i] if i < k else -1
         if rule == ACCEPT_REJECTION and i < k:
             row = q[i] if len(q) > 0 else q.reshape(-1)

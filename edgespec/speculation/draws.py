@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from edgespec.sampling.kernel import kernel
 
 from edgespec.sampling.random import (
     PURPOSE_DRAFT,
@@ -22,7 +22,7 @@ ACCEPT_COUPLED = 1
 _NO_ROW = np.zeros(0, np.float32)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _invert(p, tokens, count, u):
     """Inverse of the cumulative distribution of p over the listed tokens, at u in (0, 1)."""
     mass, last = 0.0, tokens[0]
@@ -41,7 +41,7 @@ def _invert(p, tokens, count, u):
     return last
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def choose(p, tokens, count, rule, seed, position, purpose):
     """One token from p, by the rule's own randomness: inverse CDF, or the shared race."""
     if count == 1:
@@ -51,13 +51,13 @@ def choose(p, tokens, count, rule, seed, position, purpose):
     return _invert(p, tokens, count, uniform(seed, position, purpose))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_proposal(q, tokens, count, rule, seed, position):
     """One token from q for this position: what a drafter that keeps q must use."""
     return choose(q, tokens, count, rule, seed, position, PURPOSE_DRAFT)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_residual(p, q, rejected, tokens, count, seed, position):
     """One token from norm((p - q)+): Leviathan et al. (2023), algorithm 1.
 

@@ -1,0 +1,5 @@
+"""`python -m edgespec`."""
+
+from edgespec.cli.main import main
+
+main()

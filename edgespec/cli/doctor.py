@@ -1,0 +1,116 @@
+"""`edgespec doctor`: what this machine and this build can do, and what to change."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from typing import Any
+
+import click
+
+__all__ = ["doctor"]
+
+_VECTOR_SETS = ("AVX2", "AVX512", "NEON", "SVE")
+_REBUILD = (
+    'CMAKE_ARGS="-DGGML_LLAMAFILE=OFF -DCMAKE_C_FLAGS=-U__AMX_INT8__ '
+    '-DCMAKE_CXX_FLAGS=-U__AMX_INT8__" pip install --force-reinstall --no-deps --no-cache-dir '
+    "--no-binary llama-cpp-python llama-cpp-python"
+)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(as_json: bool) -> None:
+    """Show what was built, what memory there is, and what to change."""
+    facts = _facts()
+    advice = _advice(facts)
+    if as_json:
+        click.echo(json.dumps({**facts, "advice": advice}, indent=2))
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        click.echo(f"{name.replace('_', ' '):{width}}  {_shown(value)}")
+    click.echo()
+    for line in advice or ["Nothing to change."]:
+        click.echo(f"- {line}" if advice else line)
+
+
+def _facts() -> dict[str, Any]:
+    import numba
+    import numpy as np
+    import psutil
+
+    from edgespec import __version__
+    from edgespec.backend import capabilities
+    from edgespec.registry.cache import default_cache
+    from edgespec.runtime.memory import available_memory
+    from edgespec.runtime.options import default_threads
+    from edgespec.sampling.kernel import cache_folder
+
+    build = capabilities()
+    return {
+        "edgespec": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "numba": numba.__version__,
+        "llama_cpp_python": build.binding,
+        "machine": f"{platform.machine()}, {platform.system()}",
+        "cores": psutil.cpu_count(logical=False) or os.cpu_count() or 1,
+        "threads_used": default_threads(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "memory_available_bytes": available_memory(),
+        "instruction_sets": sorted(build.features - {"REPACK", "LLAMAFILE", "OPENMP"}),
+        "openmp": "OPENMP" in build.features,
+        "weight_repacking": "REPACK" in build.features and not build.amx,
+        "tinyblas_kernels": build.tinyblas,
+        "amx_kernels": build.amx,
+        "batches_bit_identical": not build.tinyblas,
+        "hidden_states_of_layers": build.layer_taps,
+        "hidden_state_before_output": build.final_tap,
+        "tokens_with_embeddings": build.extended_batch,
+        "gpu_backend": build.gpu_offload,
+        "models_folder": str(default_cache().folder),
+        "kernel_cache": str(cache_folder() or "none: compiled anew at every start"),
+    }
+
+
+def _advice(facts: dict[str, Any]) -> list[str]:
+    advice = []
+    if facts["tinyblas_kernels"]:
+        advice.append(
+            "llama.cpp was built with its LLAMAFILE kernels: batches are not bit-identical to "
+            "single tokens, so that greedy text may differ from plain decoding at near-ties, and "
+            f"long contexts are slower. Rebuild: {_REBUILD}"
+        )
+    if facts["amx_kernels"]:
+        advice.append(
+            "llama.cpp was built with its AMX kernels, which crash with some compilers: weights "
+            f"are not repacked, and prompts take longer. Rebuild: {_REBUILD}"
+        )
+    if not set(_VECTOR_SETS) & set(facts["instruction_sets"]):
+        advice.append(
+            "no wide vector instructions were compiled in: rebuild llama-cpp-python on this "
+            "machine, without a wheel made for another one"
+        )
+    if facts["threads_used"] < facts["cores"]:
+        advice.append(
+            f"this process may use {facts['threads_used']} of {facts['cores']} cores: lift its "
+            "CPU affinity for more speed"
+        )
+    if facts["memory_available_bytes"] < 2**30:
+        advice.append("less than 1 GiB of memory is free: close programs before loading a model")
+    if facts["gpu_backend"]:
+        advice.append("this build has a GPU backend; edgespec uses the CPU only")
+    if sys.maxsize < 2**32:
+        advice.append("this is a 32-bit Python: models over 2 GiB cannot be loaded")
+    return advice
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and value > 2**20:
+        return f"{value / 2**30:.1f} GiB"
+    return " ".join(value) if isinstance(value, list) else str(value)

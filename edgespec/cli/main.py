@@ -1,0 +1,108 @@
+"""The `edgespec` command: finds the subcommand, and turns every error into one line."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from edgespec import __version__
+from edgespec.errors import EdgespecError
+
+__all__ = ["cli", "main"]
+
+_COMMANDS = {
+    "chat": "edgespec.cli.chat:chat",
+    "doctor": "edgespec.cli.doctor:doctor",
+    "models": "edgespec.cli.models:models",
+    "run": "edgespec.cli.run:run",
+}
+_INTERRUPTED = 130
+
+
+class _LazyGroup(click.Group):
+    """Imports a command's module when it is asked for: `models list` needs no Numba."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, name = _COMMANDS[cmd_name].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="edgespec")
+@click.option("--debug", is_flag=True, help="Show a traceback when something goes wrong.")
+@click.option("-v", "--verbose", is_flag=True, help="Log to standard error, llama.cpp included.")
+def cli(debug: bool, verbose: bool) -> None:
+    """Run GGUF models on a CPU, faster, with exactly the output they would give anyway.
+
+    MODEL is a path to a .gguf file, a name from `edgespec models list`, or
+    hf:OWNER/REPO/FILE.gguf. Without it the default model is used, downloaded on first use.
+    """
+    if debug or verbose:
+        level = logging.DEBUG if verbose else logging.INFO
+        logging.basicConfig(level=level, format="%(name)s: %(message)s", stream=sys.stderr)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point; ends the process with the documented exit status."""
+    words = sys.argv[1:] if arguments is None else arguments
+    # Wherever it stands: nobody remembers that it belongs before the subcommand.
+    debug = "--debug" in words
+    words = (["--debug"] if debug else []) + [w for w in words if w != "--debug"]
+    status = _run(words, debug)
+    # A reader that went away (`| head`) must not make the interpreter complain at exit.
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status)
+
+
+def _run(words: list[str], debug: bool) -> int:
+    try:
+        result: Any = cli.main(words, prog_name="edgespec", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
+    except click.ClickException as error:
+        return _fail(error.format_message(), 2, debug)
+    except EdgespecError as error:
+        return _fail(str(error), error.exit_status, debug)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("interrupted", _INTERRUPTED, debug)
+    except BrokenPipeError:
+        return 1
+    except OSError as error:
+        return _fail(_describe(error), 1, debug)
+    except MemoryError:
+        return _fail("out of memory: use a smaller model or a shorter --ctx", 1, debug)
+    except Exception as error:
+        kind = type(error).__name__
+        return _fail(f"internal error ({kind}: {error}): run again with --debug", 1, debug)
+    return result if isinstance(result, int) else 0
+
+
+def _describe(error: OSError) -> str:
+    name = f"{error.filename}: " if error.filename else ""
+    return f"{name}{error.strerror or error}"
+
+
+def _fail(message: str, status: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    click.echo(f"edgespec: {' '.join(message.split())}", err=True)
+    return status

@@ -1,0 +1,183 @@
+"""Options that several commands share, and what they make."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from edgespec.errors import UsageError
+from edgespec.runtime.options import EngineOptions
+from edgespec.runtime.stream import GenerationLimits
+from edgespec.sampling.parameters import SamplingParameters
+
+__all__ = [
+    "engine_options",
+    "limit_options",
+    "make_engine_options",
+    "make_limits",
+    "make_sampling",
+    "sampling_options",
+]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_DEFAULT_K = 3
+
+
+def engine_options(function: Function) -> Function:
+    """MODEL, --draft, --k, --ctx, --threads, --no-repack, --offline."""
+    return _apply(
+        function,
+        click.argument("model", required=False),
+        click.option(
+            "--draft",
+            default="auto",
+            show_default=True,
+            metavar="auto|none|ngram|MODEL",
+            help="What proposes tokens; none decodes plainly.",
+        ),
+        click.option(
+            "--k",
+            default="auto",
+            show_default=True,
+            metavar="N|auto",
+            help="Proposals of a cycle.",
+        ),
+        click.option(
+            "--ctx",
+            default=0,
+            metavar="TOKENS",
+            help="Context length; without it the model's own, at most 4096.",
+        ),
+        click.option("--threads", default=0, help="Without it one for each physical core."),
+        click.option("--no-repack", is_flag=True, help="Leave weights as the file has them."),
+        click.option("--offline", is_flag=True, help="Never download anything."),
+    )
+
+
+def sampling_options(function: Function) -> Function:
+    """The filters, --seed and --accept."""
+    defaults = SamplingParameters()
+    return _apply(
+        function,
+        *(
+            click.option(name, default=default, show_default=True, help=text)
+            for name, default, text in (
+                ("--temperature", defaults.temperature, "0 takes the most likely token."),
+                ("--top-k", defaults.top_k, "Keep the k most likely; 0 is off."),
+                ("--typical-p", defaults.typical_p, "Locally typical sampling; 1 is off."),
+                ("--top-p", defaults.top_p, "Keep the nucleus of this mass; 1 is off."),
+                ("--min-p", defaults.min_p, "Relative to the most likely token; 0 is off."),
+                ("--repeat-penalty", defaults.repeat_penalty, "1 is off."),
+                ("--frequency-penalty", defaults.frequency_penalty, "0 is off."),
+                ("--presence-penalty", defaults.presence_penalty, "0 is off."),
+                ("--penalty-window", defaults.penalty_window, "Tokens; -1 is the whole context."),
+            )
+        ),
+        click.option(
+            "--logit-bias",
+            multiple=True,
+            metavar="TOKEN=BIAS",
+            help="Add to a token's logit; -inf forbids it. May be repeated.",
+        ),
+        click.option("--seed", type=int, help="0 to 2**64 - 1; without it a random one."),
+        click.option(
+            "--accept",
+            default="auto",
+            show_default=True,
+            metavar="auto|greedy|rejection|coupled",
+            help="Acceptance rule; coupled gives one text per seed, whatever the draft.",
+        ),
+    )
+
+
+def limit_options(function: Function) -> Function:
+    """--max-tokens, --stop, --overflow."""
+    return _apply(
+        function,
+        click.option("--max-tokens", type=int, help="Without it the context is the limit."),
+        click.option(
+            "--stop",
+            multiple=True,
+            metavar="TEXT",
+            help="End before this text. May be repeated.",
+        ),
+        click.option(
+            "--overflow",
+            default=None,
+            metavar="stop|shift",
+            help="When the context is full: stop, or drop the older half behind the system prompt.",
+        ),
+    )
+
+
+def make_engine_options(values: dict[str, Any]) -> EngineOptions:
+    """Take the values of `engine_options` out of a command's."""
+    return EngineOptions(
+        draft=values.pop("draft"),
+        k=_block_length(values.pop("k")),
+        context=values.pop("ctx"),
+        threads=values.pop("threads"),
+        repack=not values.pop("no_repack"),
+        offline=values.pop("offline"),
+    )
+
+
+def make_sampling(values: dict[str, Any]) -> SamplingParameters:
+    """Take the values of `sampling_options` out of a command's."""
+    seed = values.pop("seed")
+    names = (
+        "temperature",
+        "top_k",
+        "typical_p",
+        "top_p",
+        "min_p",
+        "repeat_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+        "penalty_window",
+    )
+    return SamplingParameters(
+        **{name: values.pop(name) for name in names},
+        logit_bias=_biases(values.pop("logit_bias")),
+        seed=secrets.randbits(32) if seed is None else seed,
+    )
+
+
+def make_limits(values: dict[str, Any], overflow: str) -> GenerationLimits:
+    """Take the values of `limit_options` out of a command's."""
+    return GenerationLimits(
+        max_tokens=values.pop("max_tokens"),
+        stop=tuple(values.pop("stop")),
+        overflow=values.pop("overflow") or overflow,  # type: ignore[arg-type]
+    )
+
+
+def _apply(function: Function, *decorators: Callable[[Any], Any]) -> Function:
+    for decorate in reversed(decorators):
+        function = decorate(function)
+    return function
+
+
+def _block_length(text: str) -> int:
+    if text == "auto":
+        return _DEFAULT_K
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"k is {text!r}: it has to be a number or auto") from None
+
+
+def _biases(words: Sequence[str]) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for word in words:
+        token, separator, bias = word.partition("=")
+        try:
+            biases[int(token)] = float(bias)
+        except ValueError:
+            separator = ""
+        if not separator:
+            raise UsageError(f"logit bias {word!r}: give TOKEN=BIAS, e.g. 42=-inf")
+    return biases

@@ -1,0 +1,62 @@
+"""`--show`: text coloured by where each token came from."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.text import Text
+
+from edgespec.runtime.decoder import Origin
+from edgespec.runtime.stream import Piece
+
+__all__ = ["ORIGIN_STYLES", "OriginPrinter"]
+
+ORIGIN_STYLES = {
+    Origin.ACCEPTED: "green",
+    Origin.CORRECTED: "bold red",
+    Origin.BONUS: "cyan",
+    Origin.PLAIN: "",
+}
+_MARKS = {
+    Origin.ACCEPTED: ("[", "]"),
+    Origin.CORRECTED: ("{", "}"),
+    Origin.BONUS: ("<", ">"),
+    Origin.PLAIN: ("", ""),
+}
+
+
+class OriginPrinter:
+    """Prints pieces as they come, and what the colours mean at the end.
+
+    Without colours (NO_COLOR, a pipe) brackets tell the origins apart.
+    """
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._colours = self._console.is_terminal and not self._console.no_color
+
+    def __call__(self, piece: Piece) -> None:
+        self._console.print(self._marked(piece.text, piece.origin), end="")
+        self._console.file.flush()
+
+    def _marked(self, text: str, origin: Origin) -> Text:
+        if self._colours:
+            return Text(text, style=ORIGIN_STYLES[origin])
+        before, after = _MARKS[origin]
+        return Text(f"{before}{text}{after}")
+
+    def __enter__(self) -> OriginPrinter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._console.print()
+        if kind is None:
+            legend = Console(stderr=True, highlight=False, soft_wrap=True)
+            names = [self._marked(origin.value, origin) for origin in Origin]
+            legend.print(Text("origin of each token: ") + Text(" ").join(names))

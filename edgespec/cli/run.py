@@ -1,0 +1,109 @@
+"""`edgespec run`: one prompt, one answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgespec.cli.consume import consume
+from edgespec.cli.opening import open_engine
+from edgespec.cli.options import (
+    engine_options,
+    limit_options,
+    make_engine_options,
+    make_limits,
+    make_sampling,
+    sampling_options,
+)
+from edgespec.cli.origins import OriginPrinter
+from edgespec.errors import UsageError
+
+if TYPE_CHECKING:
+    from edgespec.runtime.engine import Engine
+    from edgespec.runtime.stream import Piece, Result, Stream
+
+__all__ = ["run"]
+
+
+@click.command()
+@engine_options
+@click.option("-p", "--prompt", help="The prompt.")
+@click.option("-f", "--file", metavar="FILE", help="Read the prompt from a file; - is standard input.")
+@click.option("--system", metavar="TEXT", help="A system prompt.")
+@click.option("--raw", is_flag=True, help="Continue the text as it is, without the chat template.")
+@sampling_options
+@limit_options
+@click.option("--show", is_flag=True, help="Colour the text by where each token came from.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def run(**values: Any) -> int:
+    """Answer one prompt: -p TEXT, -f FILE, or standard input."""
+    if values["raw"] and values["system"]:
+        raise UsageError("--raw takes no --system: put it into the prompt")
+    if values["show"] and values["as_json"]:
+        raise UsageError("--show and --json exclude each other")
+    options = make_engine_options(values)
+    sampling = make_sampling(values)
+    limits = make_limits(values, overflow="stop")
+    prompt = _read_prompt(values["prompt"], values["file"])
+    with open_engine(values["model"], options) as engine:
+        text = prompt if values["raw"] else _render(engine, values["system"], prompt)
+        stream = engine.generate(text, sampling, limits, accept=values["accept"])
+        result = _show(stream, values["show"], values["as_json"])
+    if values["as_json"]:
+        click.echo(json.dumps({**result.as_json(), "seed": sampling.seed}, ensure_ascii=False))
+    return 130 if result.finish_reason == "cancelled" else 0
+
+
+def _show(stream: Stream, show: bool, as_json: bool) -> Result:
+    if as_json:
+        return consume(stream, lambda piece: None)
+    if show:
+        with OriginPrinter() as printer:
+            return consume(stream, printer)
+    result = consume(stream, _write)
+    if not result.text.endswith("\n"):
+        sys.stdout.write("\n")
+    return result
+
+
+def _write(piece: Piece) -> None:
+    sys.stdout.write(piece.text)
+    sys.stdout.flush()
+
+
+def _render(engine: Engine, system: str | None, prompt: str) -> str:
+    messages = [{"role": "system", "content": system}] if system else []
+    return engine.template().render([*messages, {"role": "user", "content": prompt}])
+
+
+def _read_prompt(prompt: str | None, file: str | None) -> str:
+    if prompt is not None and file is not None:
+        raise UsageError("-p and -f exclude each other: give the prompt once")
+    if prompt is None:
+        prompt = _read_file(file or "-")
+    if not prompt.strip():
+        raise UsageError("the prompt is empty: give -p TEXT, -f FILE, or text on standard input")
+    return prompt
+
+
+def _read_file(name: str) -> str:
+    if name == "-":
+        if sys.stdin.isatty():
+            raise UsageError("no prompt: give -p TEXT, -f FILE, or text on standard input")
+        name, data = "standard input", sys.stdin.buffer.read()
+    else:
+        try:
+            data = Path(name).read_bytes()
+        except OSError as error:
+            raise UsageError(f"cannot read {name}: {error.strerror}") from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{name} is not UTF-8 (byte 0x{data[error.start]:02x} at offset {error.start}): "
+            "convert it first"
+        ) from None

@@ -1,0 +1,220 @@
+"""A target, a drafter and the decoder between them, opened together and closed together."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.drafters import NoDrafter
+from edgespec.errors import UsageError
+from edgespec.registry.progress import Progress, silent
+from edgespec.runtime.decoder import Cycle, Decoder
+from edgespec.runtime.loading import LoadProgress, make_plan, open_drafter, open_target
+from edgespec.runtime.options import EngineOptions
+from edgespec.runtime.stream import GenerationLimits, Stream
+from edgespec.runtime.template import ChatTemplate
+from edgespec.sampling.parameters import SamplingParameters
+from edgespec.speculation.draws import ACCEPT_COUPLED, ACCEPT_REJECTION
+from edgespec.speculation.settings import DrawSettings
+
+__all__ = ["ACCEPTANCE_RULES", "Engine"]
+
+ACCEPTANCE_RULES = ("auto", "greedy", "rejection", "coupled")
+
+_log = logging.getLogger("edgespec.engine")
+
+
+class Engine:
+    """Runs one target model, with one drafter, one generation at a time.
+
+    Generations may be interleaved: each step continues the one it is asked for, evaluating again
+    what another one has pushed out of the cache. Threads wait for each other. Close it, or use it
+    as a context manager.
+
+    Args:
+        model: a path, a registry name, an ``hf:OWNER/REPO/FILE.gguf`` reference, or None for the
+            registry's default; downloaded on first use.
+        options: how to open it.
+        progress: called while weights load.
+        download: called with bytes done and in all while a file is fetched.
+
+    Raises:
+        UnknownModelError, DownloadError, ModelFileError, ModelLoadError, InsufficientMemoryError:
+            the target or the draft cannot be had.
+        PairingError: the draft does not fit the target.
+        UsageError: a context longer than the model can use.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        options: EngineOptions | None = None,
+        *,
+        progress: LoadProgress | None = None,
+        download: Progress = silent,
+    ) -> None:
+        self.options = options or EngineOptions()
+        self._lock = threading.Lock()  # held by whoever uses the decoder
+        self._switch = threading.Lock()  # guards which stream a cancellation would hit
+        self._current: Stream | None = None
+        plan = make_plan(model, self.options, download)
+        self.header = plan.header
+        self.model_name = plan.target.name
+        self.notice: str | None = None
+        with ExitStack() as stack:
+            self.target = open_target(plan, self.options, progress, stack)
+            self.vocabulary = self.target.model.vocabulary
+            if not self.target.can_truncate():
+                plan = replace(plan, drafter="none", draft=None)
+                self.notice = (
+                    f"the cache of a {plan.header.architecture} model cannot be rolled back: "
+                    "decoding without speculation"
+                )
+            self.drafter = open_drafter(plan, self.target, self.options, progress, stack)
+            self.drafter_name = plan.drafter_name
+            k = 0 if isinstance(self.drafter, NoDrafter) else self.options.k
+            self.decoder = Decoder(self.target, self.drafter, k)
+            self._resources = stack.pop_all()
+
+    # -- generating -------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] | npt.NDArray[np.int32],
+        sampling: SamplingParameters | None = None,
+        limits: GenerationLimits | None = None,
+        *,
+        accept: str = "auto",
+    ) -> Stream:
+        """Continue a raw prompt: no chat template is applied to it.
+
+        Args:
+            prompt: text (control tokens in it are understood) or token ids.
+            sampling: filters and seed.
+            limits: what ends the generation.
+            accept: one of `ACCEPTANCE_RULES`; "auto" is rejection, at temperature 0 greedy.
+
+        Raises:
+            UsageError: unknown rule, or "greedy" with a temperature above 0.
+        """
+        tokens = self.tokenize(prompt) if isinstance(prompt, str) else np.asarray(prompt, np.int32)
+        settings = draw_settings(sampling or SamplingParameters(), accept)
+        return Stream(self, tokens, settings, limits or GenerationLimits())
+
+    def tokenize(self, text: str) -> npt.NDArray[np.int32]:
+        """Token ids of a rendered prompt, with one BOS where the model wants one: int32 (n,)."""
+        tokens = self.vocabulary.tokenize(text, add_special=True, parse_special=True)
+        bos = self.vocabulary.bos
+        if self.vocabulary.adds_bos and len(tokens) > 1 and tokens[0] == tokens[1] == bos:
+            return tokens[1:]  # the chat template had written it already
+        return tokens
+
+    def template(self) -> ChatTemplate:
+        """The model's chat template.
+
+        Raises:
+            TemplateError: it has none, or it does not compile.
+        """
+        return ChatTemplate.from_model(self.header, self.vocabulary)
+
+    # -- what a stream calls ----------------------------------------------------------------
+
+    def advance(self, stream: Stream, limit: int) -> Cycle | None:
+        """One cycle for this stream; None when its context is full and may not be shifted."""
+        with self._lock:
+            try:
+                self._resume(stream)
+                full = len(stream.sequence) >= self.decoder.capacity and bool(stream.emitted)
+                if full and not self._shift(stream):
+                    return None
+                return self.decoder.cycle(limit)
+            except BaseException:
+                self._current = None
+                raise
+
+    def retract(self, stream: Stream) -> None:
+        """Cut the caches back to what the stream kept of its last cycle."""
+        with self._lock:
+            if self._current is stream:
+                self.decoder.keep(len(stream.sequence))
+
+    def interrupt(self, stream: Stream) -> None:
+        """Stop this stream's running evaluation, if it has one; from any thread."""
+        with self._switch:
+            if self._current is stream:
+                self.target.cancel()
+                self.drafter.cancel()
+
+    def _resume(self, stream: Stream) -> None:
+        """Make the decoder stand where this stream stands."""
+        if self._current is stream:
+            return
+        with self._switch:
+            self._current = stream
+            self.target.resume()
+            self.drafter.resume()
+        if stream.cancelled:
+            self.interrupt(stream)
+        tokens = np.array(stream.sequence, np.int32)
+        if len(tokens) < self.decoder.capacity or not stream.emitted:
+            self.decoder.begin(tokens, stream.settings, stream.statistics)
+
+    def _shift(self, stream: Stream) -> bool:
+        """Drop half of what lies behind the kept front, and evaluate the rest again.
+
+        Not llama.cpp's shift of the cache, which leaves traces of the dropped tokens in the
+        others' keys and values: the text goes on exactly as after a prompt of what is left.
+        """
+        if stream.limits.overflow != "shift":
+            return False
+        keep = min(stream.limits.keep, self.decoder.capacity // 2)
+        dropped = (len(stream.sequence) - keep) // 2
+        del stream.sequence[keep : keep + dropped]
+        offset = stream.settings.stream_offset + dropped
+        stream.settings = stream.settings._replace(stream_offset=offset)
+        _log.info("context full: dropped %d tokens behind the first %d", dropped, keep)
+        tokens = np.array(stream.sequence, np.int32)
+        self.decoder.begin(tokens, stream.settings, stream.statistics)
+        return True
+
+    # -- life -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Free the models. Waits for a running cycle."""
+        with self._lock:
+            self._current = None
+            self._resources.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def draw_settings(sampling: SamplingParameters, accept: str) -> DrawSettings:
+    """Parameters and the name of a rule in the kernels' form.
+
+    Raises:
+        UsageError: unknown rule, or "greedy" with a temperature above 0.
+    """
+    if accept not in ACCEPTANCE_RULES:
+        raise UsageError(f"accept is {accept!r}: it is one of {', '.join(ACCEPTANCE_RULES)}")
+    if accept == "greedy" and sampling.temperature > 0:
+        raise UsageError("accept greedy keeps the distribution at temperature 0 only")
+    rule = ACCEPT_COUPLED if accept == "coupled" else ACCEPT_REJECTION
+    seed = int(np.uint64(sampling.seed).astype(np.int64))
+    return DrawSettings(rule, sampling.filter_arguments(), seed)

@@ -1,0 +1,155 @@
+"""Finding and opening what an engine needs: files, memory, models, contexts, the drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgespec.backend import Context, ContextOptions, Model, ModelOptions
+from edgespec.drafters import Drafter, ModelDrafter, NgramDrafter, NoDrafter
+from edgespec.registry.header import GGUFHeader, read_header
+from edgespec.registry.pairing import Pairing, check_pairing
+from edgespec.registry.progress import Progress, silent
+from edgespec.registry.resolve import ResolvedModel, resolve
+from edgespec.runtime.memory import MemoryEstimate, estimate, require
+from edgespec.runtime.options import EngineOptions
+
+__all__ = ["LoadProgress", "Plan", "make_plan", "open_drafter", "open_target"]
+
+LoadProgress = Callable[[str, float], None]
+"""Called with the name of what is loading and the loaded fraction, 0 to 1."""
+
+_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be opened, decided from files and headers alone.
+
+    Attributes:
+        target, header: the target's file and what its header says.
+        drafter: name of the kind: "none", "ngram" or "model".
+        draft, pairing: the draft's file and why it fits, for kind "model".
+    """
+
+    target: ResolvedModel
+    header: GGUFHeader
+    drafter: str
+    draft: ResolvedModel | None = None
+    pairing: Pairing | None = None
+    draft_header: GGUFHeader | None = None
+
+    @property
+    def drafter_name(self) -> str:
+        """What to show for the drafter: its kind, or the draft model's name."""
+        return self.draft.name if self.draft else self.drafter
+
+
+def make_plan(
+    model: str | Path | None, options: EngineOptions, download: Progress = silent
+) -> Plan:
+    """Resolve target and draft, check that they fit each other and the memory.
+
+    Raises:
+        UnknownModelError, DownloadError, ModelFileError: a file cannot be had.
+        PairingError: the draft does not fit the target.
+        InsufficientMemoryError: they would not fit into free memory.
+    """
+    target = resolve(model, progress=download, offline=options.offline)
+    header = read_header(target.path)
+    plan = Plan(target, header, "ngram" if options.draft == "auto" else options.draft)
+    if plan.drafter not in ("none", "ngram"):
+        draft = resolve(options.draft, progress=download, offline=options.offline)
+        draft_header = read_header(draft.path)
+        pairing = check_pairing(header, draft_header)
+        plan = Plan(target, header, "model", draft, pairing, draft_header)
+    _require_memory(plan, options)
+    return plan
+
+
+def open_target(
+    plan: Plan, options: EngineOptions, progress: LoadProgress | None, stack: ExitStack
+) -> Context:
+    """Load the target and open its context; both are closed by the stack."""
+    model = stack.enter_context(_load(plan.target, options, progress))
+    return stack.enter_context(
+        Context(
+            model,
+            ContextOptions(
+                length=options.context_for(model.context_length),
+                threads=options.thread_count,
+                batch=_BATCH,
+                outputs=options.k + 1,
+            ),
+        )
+    )
+
+
+def open_drafter(
+    plan: Plan,
+    target: Context,
+    options: EngineOptions,
+    progress: LoadProgress | None,
+    stack: ExitStack,
+) -> Drafter:
+    """Open the planned drafter; the stack closes it."""
+    drafter: Drafter
+    if plan.drafter == "model":
+        drafter = _open_model_drafter(plan, target, options, progress)
+    elif plan.drafter == "ngram":
+        drafter = NgramDrafter(target.capacity)
+    else:
+        drafter = NoDrafter()
+    stack.callback(drafter.close)
+    return drafter
+
+
+def _open_model_drafter(
+    plan: Plan, target: Context, options: EngineOptions, progress: LoadProgress | None
+) -> ModelDrafter:
+    assert plan.draft is not None and plan.pairing is not None
+    with ExitStack() as undo:
+        model = undo.enter_context(_load(plan.draft, options, progress))
+        context = Context(
+            model,
+            ContextOptions(
+                length=target.capacity, threads=options.thread_count, batch=_BATCH, outputs=1
+            ),
+        )
+        drafter = ModelDrafter(
+            context,
+            target.model.vocabulary.size,
+            plan.pairing.shared_vocabulary,
+            max(1, options.k),
+        )
+        undo.pop_all()
+    return drafter
+
+
+def _load(found: ResolvedModel, options: EngineOptions, progress: LoadProgress | None) -> Model:
+    def report(fraction: float) -> None:
+        if progress is not None:
+            progress(found.name, fraction)
+
+    return Model(found.path, ModelOptions(repack=options.repack), progress=report)
+
+
+def _require_memory(plan: Plan, options: EngineOptions) -> None:
+    length = options.context_for(plan.header.context_length)
+
+    def demand(header: GGUFHeader, outputs: int) -> Callable[[int], MemoryEstimate]:
+        return lambda context: estimate(
+            header,
+            context=context,
+            batch=_BATCH,
+            outputs=outputs,
+            flash_attention=False,
+            repack=options.repack,
+        )
+
+    demands = {plan.target.name: demand(plan.header, options.k + 1)}
+    if plan.draft is not None and plan.draft_header is not None:
+        demands[f"draft {plan.draft.name}"] = demand(plan.draft_header, 1)
+    require(demands, length)

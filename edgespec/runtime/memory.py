@@ -1,0 +1,246 @@
+"""How much memory models will need, known from their headers, and whether there is that much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from edgespec.errors import InsufficientMemoryError
+from edgespec.registry.header import GGUFHeader
+
+__all__ = ["Demand", "MemoryEstimate", "available_memory", "estimate", "require"]
+
+_FLOAT = 4
+_CELLS = 256  # llama.cpp rounds a context up to a multiple of this
+_ACTIVATIONS = 16
+_SMALLEST_CONTEXT = 512
+_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes that a model and its context will take.
+
+    Attributes:
+        weights: the file, mapped, and the copy that repacking makes.
+        kv_cache: keys and values.
+        compute: buffers for intermediate results and logits.
+        reclaimable: the part of `weights` that the system may drop when memory is short: what was
+            mapped of tensors whose repacked copy is used instead.
+    """
+
+    weights: int
+    kv_cache: int
+    compute: int
+    reclaimable: int = 0
+
+    @property
+    def total(self) -> int:
+        """Resident bytes after loading and a full evaluation, if nothing presses."""
+        return self.weights + self.kv_cache + self.compute
+
+    @property
+    def required(self) -> int:
+        """Bytes that have to be free for the model to run at full speed."""
+        return self.total - self.reclaimable
+
+
+Demand = Callable[[int], MemoryEstimate]
+"""What a model needs with a context of so many tokens."""
+
+
+def estimate(
+    header: GGUFHeader,
+    *,
+    context: int,
+    batch: int,
+    outputs: int,
+    flash_attention: bool,
+    kv_bytes: float = 2.0,
+    repack: bool,
+) -> MemoryEstimate:
+    """The memory of one model and one context, in bytes.
+
+    - Weights are mapped, so they take the file's size. Repacking copies what the processor has
+      kernels for, at most all tensors, and leaves the originals unused.
+    - The KV cache has, for each layer, ``head_count_kv * (key_length + value_length)`` numbers a
+      token, for the context rounded up to a multiple of 256.
+    - Compute is the larger of two phases that share one buffer, plus the rows of logits that are
+      handed out. Attention takes, for each token of a batch, the context's mask, scores of all
+      heads (not with flash attention), and activations, taken as 16 times the embedding width.
+      The output phase takes the rows of logits and three rows of embedding width.
+
+    Against llama.cpp's own figures, on a 135M llama with 4-bit weights, contexts of 1,024 to 8,192
+    tokens and batches of 16 to 512: weights and KV cache are exact; compute is 1.0 to 1.3 times
+    the true figure without flash attention and 1.0 to 1.45 times with it, always less than 13 MiB
+    above. The copy that repacking made was 66% (Q4_0) and 8% (Q4_K_M) of the bound used. The
+    program and its vocabulary, 20 MiB there, are not included; nor are states of recurrent layers.
+
+    Args:
+        header: of the model's file.
+        context: tokens the KV cache holds.
+        batch: tokens of one evaluation.
+        outputs: rows of logits of one evaluation.
+        flash_attention: whether the context is opened with it.
+        kv_bytes: bytes of a number in the KV cache: 2 for f16, 4 for f32, 1.0625 for q8_0.
+        repack: whether weights are rearranged for this processor.
+    """
+    cells = -(-context // _CELLS) * _CELLS
+    rows = max(batch, outputs)
+    logits = outputs * header.vocabulary_size * _FLOAT
+    copy = header.tensor_bytes if repack else 0
+    return MemoryEstimate(
+        weights=max(header.size_bytes, header.tensor_bytes) + copy,
+        kv_cache=_kv_cache(header, cells, kv_bytes),
+        compute=logits
+        + max(
+            _attention(header, rows, cells, flash_attention),
+            logits + 3 * rows * header.embedding_length * _FLOAT,
+        ),
+        reclaimable=copy,
+    )
+
+
+def _kv_cache(header: GGUFHeader, cells: int, kv_bytes: float) -> int:
+    width = header.key_length + header.value_length
+    return int(sum(header.head_count_kv) * width * kv_bytes * cells)
+
+
+def _attention(header: GGUFHeader, rows: int, cells: int, flash_attention: bool) -> int:
+    activations = _ACTIVATIONS * header.embedding_length * _FLOAT
+    mask = cells * _FLOAT
+    scores = 0 if flash_attention else header.head_count * cells * _FLOAT
+    return rows * (mask + scores + activations)
+
+
+def require(demands: Mapping[str, Demand], context: int, available: int | None = None) -> None:
+    """Refuse to go on when models would not fit into free memory together.
+
+    Args:
+        demands: what each model needs as a function of the context length, by the name to show;
+            the target first.
+        context: the length wanted, in tokens.
+        available: free bytes; what `available_memory` says if None.
+
+    Raises:
+        InsufficientMemoryError: with the numbers, and what would fit.
+    """
+    available = available_memory() if available is None else available
+    estimates = [demand(context) for demand in demands.values()]
+    if sum(item.required for item in estimates) <= available:
+        return
+    verb = "needs" if len(demands) == 1 else "need"
+    raise InsufficientMemoryError(
+        f"{' and '.join(demands)} {verb} {_account(estimates)}, {_readable(available)} is free: "
+        f"{_advice(demands, context, available)}"
+    )
+
+
+def available_memory() -> int:
+    """Free bytes: the system's, or what a control group leaves if that is less."""
+    limits = _cgroup_rooms(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
+    return max(0, min([int(psutil.virtual_memory().available), *limits]))
+
+
+# -- what to say ----------------------------------------------------------------------------
+
+
+def _account(estimates: list[MemoryEstimate]) -> str:
+    weights = sum(item.weights - item.reclaimable for item in estimates)
+    kv_cache = sum(item.kv_cache for item in estimates)
+    compute = sum(item.compute for item in estimates)
+    return (
+        f"{_readable(weights + kv_cache + compute)} (weights {_readable(weights)}, "
+        f"KV cache {_readable(kv_cache)}, compute {_readable(compute)})"
+    )
+
+
+def _advice(demands: Mapping[str, Demand], context: int, available: int) -> str:
+    shorter = _longest_context(demands, context, available)
+    if shorter is not None:
+        return f"try --ctx {shorter}, or a smaller quantization"
+    if len(demands) > 1:
+        target = dict(list(demands.items())[:1])
+        if _fits(target, context, available):
+            return "try --draft none, or a smaller quantization"
+        shorter = _longest_context(target, context, available)
+        if shorter is not None:
+            return f"try --draft none --ctx {shorter}, or a smaller quantization"
+    return "choose a smaller model or quantization, or close other programs"
+
+
+def _longest_context(demands: Mapping[str, Demand], below: int, available: int) -> int | None:
+    """The largest of 512, 768, 1024, 1536, 2048 ... below a length that fits, or None."""
+    candidates = [length for length in _contexts(below) if _fits(demands, length, available)]
+    return max(candidates, default=None)
+
+
+def _contexts(below: int) -> Iterator[int]:
+    length = _SMALLEST_CONTEXT
+    while length < below:
+        yield length
+        if length * 3 // 2 < below:
+            yield length * 3 // 2
+        length *= 2
+
+
+def _fits(demands: Mapping[str, Demand], context: int, available: int) -> bool:
+    return sum(demand(context).required for demand in demands.values()) <= available
+
+
+def _readable(size: int) -> str:
+    for unit, factor in _UNITS:
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"
+
+
+# -- control groups -------------------------------------------------------------------------
+
+
+def _cgroup_rooms(membership: Path, root: Path) -> Iterator[int]:
+    """Bytes left in each memory control group this process is in, version 1 and 2."""
+    for line in _lines(membership):
+        _, controllers, path = ([*line.split(":", 2), "", "", ""])[:3]
+        if controllers == "":
+            yield from _rooms(root, path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            yield from _rooms(root / "memory", path, *names)
+
+
+def _rooms(mount: Path, path: str, limit: str, usage: str, cache: str) -> Iterator[int]:
+    # A container sees its own group as the mount's root, under a path of the host: look at all
+    # levels, as each may have a limit, and not all are there.
+    group = mount / path.strip().lstrip("/")
+    for folder in (group, *group.parents):
+        most, used = _number(folder / limit), _number(folder / usage)
+        if most is not None and used is not None:
+            yield most - used + _statistic(folder / "memory.stat", cache)
+        if folder == mount:
+            return
+
+
+def _statistic(path: Path, name: str) -> int:
+    """Page cache that a group is charged for, and that the system drops before it runs out."""
+    for line in _lines(path):
+        key, _, value = line.partition(" ")
+        if key == name and value.isdecimal():
+            return int(value)
+    return 0
+
+
+def _number(path: Path) -> int | None:
+    """A file's only number; None for "max", and when there is no such file."""
+    text = "".join(_lines(path)).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text("ascii", "replace").splitlines()
+    except OSError:
+        return []

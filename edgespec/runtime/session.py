@@ -1,0 +1,193 @@
+"""A conversation: messages, rendered through the chat template, with the caches reused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.errors import ContextFullError, UsageError
+from edgespec.runtime.engine import Engine
+from edgespec.runtime.stream import GenerationLimits, Piece, Result, Stream
+from edgespec.runtime.template import ChatTemplate
+from edgespec.sampling.parameters import SamplingParameters
+
+__all__ = ["Message", "Session"]
+
+Int32Array = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: str
+    content: str
+
+
+class Session:
+    """A multi-turn conversation on an engine.
+
+    Each turn renders the whole conversation; what the caches still hold of it is not evaluated
+    again. When it outgrows the context, the oldest turns behind the system prompt are left out
+    of what the model sees; `messages` keeps them, and `dropped` counts them.
+
+    Args:
+        engine: stays open as long as the session is used; not closed here.
+        system: system prompt, or None.
+        sampling: filters and seed of every turn.
+        limits: what ends an answer. Its `overflow` also says whether a conversation that is
+            longer than the context loses its oldest turns ("shift") or raises ("stop").
+        accept: acceptance rule.
+
+    Raises:
+        TemplateError: the model has no usable chat template.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        system: str | None = None,
+        sampling: SamplingParameters | None = None,
+        limits: GenerationLimits | None = None,
+        *,
+        accept: str = "auto",
+    ) -> None:
+        self.engine = engine
+        self.sampling = sampling or SamplingParameters()
+        self.limits = limits or GenerationLimits(overflow="shift")
+        self.accept = accept
+        self.messages: list[Message] = []
+        self.dropped = 0
+        self.unanswered: str | None = None
+        self._template: ChatTemplate = engine.template()
+        if system:
+            self.messages.append(Message("system", system))
+
+    @property
+    def system(self) -> str | None:
+        """The system prompt, or None."""
+        first = self.messages[0] if self.messages else None
+        return first.content if first and first.role == "system" else None
+
+    @system.setter
+    def system(self, text: str | None) -> None:
+        turns = [m for m in self.messages if m.role != "system"]
+        self.messages = ([Message("system", text)] if text else []) + turns
+
+    def reset(self) -> None:
+        """Forget every turn; the system prompt stays."""
+        self.messages = self.messages[:1] if self.system else []
+        self.dropped, self.unanswered = 0, None
+
+    def send(self, text: str) -> Turn:
+        """Say something; iterate over the turn for the answer.
+
+        Raises:
+            UsageError: the text is empty.
+            ContextFullError: the message does not fit into the context at all.
+            TemplateError: the template cannot render the conversation.
+        """
+        if not text.strip():
+            raise UsageError("the message is empty")
+        return self._answer([*self.messages, Message("user", text)])
+
+    def retry(self) -> Turn:
+        """Answer the last user message again, with the next seed.
+
+        Raises:
+            UsageError: nothing was said yet.
+        """
+        last = max((i for i, m in enumerate(self.messages) if m.role == "user"), default=None)
+        if self.unanswered is not None:
+            messages = [*self.messages, Message("user", self.unanswered)]
+        elif last is not None:
+            messages = self.messages[: last + 1]
+        else:
+            raise UsageError("there is no message to answer again")
+        self.sampling = replace(self.sampling, seed=(self.sampling.seed + 1) % 2**64)
+        return self._answer(messages)
+
+    def _answer(self, messages: list[Message]) -> Turn:
+        tokens, dropped = self._fit(messages)
+        system = [m for m in messages[:1] if m.role == "system"]
+        limits = replace(self.limits, keep=self._front(system, tokens))
+        stream = self.engine.generate(tokens, self.sampling, limits, accept=self.accept)
+        # Only now: a message that was refused leaves the conversation as it was.
+        self.messages, self.dropped, self.unanswered = messages, dropped, None
+        return Turn(self, stream)
+
+    def _fit(self, messages: list[Message]) -> tuple[Int32Array, int]:
+        """Tokens of the newest part of the conversation that fits, and how many it leaves out.
+
+        A part that has to be cut leaves at least a quarter of the context to the answer.
+        """
+        capacity = self.engine.decoder.capacity
+        start = 1 if messages and messages[0].role == "system" else 0
+        allowed = capacity - 1
+        for dropped in range(0, len(messages) - start, 2):
+            tokens = self._tokens(messages[:start] + messages[start + dropped :])
+            if len(tokens) <= allowed:
+                return tokens, dropped
+            if self.limits.overflow != "shift":
+                break
+            allowed = capacity * 3 // 4
+        raise ContextFullError(
+            f"the conversation has {len(tokens)} tokens, the context holds {capacity}: "
+            "raise --ctx, shorten the message, or start anew"
+        )
+
+    def _tokens(self, messages: list[Message], *, prompt: bool = True) -> Int32Array:
+        rendered = self._template.render(
+            [{"role": m.role, "content": m.content} for m in messages],
+            add_generation_prompt=prompt,
+        )
+        return self.engine.tokenize(rendered)
+
+    def _front(self, system: list[Message], tokens: Int32Array) -> int:
+        """How many tokens the system prompt takes at the front, kept when the context shifts."""
+        if not system or self.limits.overflow != "shift":
+            return 0
+        alone = self._tokens(system, prompt=False)[: len(tokens)]
+        differs = np.flatnonzero(alone != tokens[: len(alone)])
+        return int(differs[0]) if len(differs) else len(alone)
+
+
+class Turn:
+    """The answer to one message: an iterator of `Piece`.
+
+    However it ends (normally, cancelled, by an error), what was said until then is in the
+    session's messages. If nothing was said, the user's message moves to `Session.unanswered`,
+    so that roles keep alternating and `Session.retry` can send it again.
+    """
+
+    def __init__(self, session: Session, stream: Stream) -> None:
+        self.stream = stream
+        self._session = session
+        self._pieces = self._run()
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self._pieces
+
+    def _run(self) -> Iterator[Piece]:
+        session = self._session
+        try:
+            yield from self.stream
+        finally:
+            if self.stream.text:
+                session.messages.append(Message("assistant", self.stream.text))
+            else:
+                session.unanswered = session.messages.pop().content
+
+    def cancel(self) -> None:
+        """End the answer, from any thread."""
+        self.stream.cancel()
+
+    @property
+    def result(self) -> Result:
+        """The finished answer; runs to the end if the turn was not there yet."""
+        for _ in self._pieces:
+            pass
+        return self.stream.result

@@ -1,0 +1,224 @@
+"""One generation: an iterator of text, with a result at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.backend import Vocabulary
+from edgespec.errors import CancelledError, UsageError
+from edgespec.runtime.decoder import Cycle, Origin
+from edgespec.runtime.statistics import Statistics
+from edgespec.runtime.text import TextAssembler
+from edgespec.speculation.settings import DrawSettings
+
+__all__ = ["FinishReason", "GenerationLimits", "Piece", "Result", "Stream"]
+
+FinishReason = Literal["stop", "length", "context", "cancelled"]
+Int32Array = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class GenerationLimits:
+    """What ends a generation besides the model's own end token.
+
+    Attributes:
+        max_tokens: most tokens to emit; None for no limit but the context.
+        stop: strings; the text ends before the first one.
+        overflow: a full context ends the generation ("stop"), or half of the tokens behind the
+            first `keep` are dropped and the rest is evaluated again ("shift").
+        keep: tokens at the front that a shift leaves alone.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    overflow: Literal["stop", "shift"] = "stop"
+    keep: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise UsageError(f"max-tokens is {self.max_tokens}: it has to be 1 or more")
+        if not all(self.stop):
+            raise UsageError("a stop string is empty: leave it out or give it a character")
+        if self.overflow not in ("stop", "shift"):
+            raise UsageError(f"overflow is {self.overflow!r}: it is stop or shift")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text released by one token, and where that token came from."""
+
+    text: str
+    token: int
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished generation.
+
+    Attributes:
+        text: what was shown; ends before a stop string.
+        tokens: every emitted token, an end token included.
+        finish_reason: "stop" for an end token or stop string, "length" for max_tokens,
+            "context" for a full context, "cancelled".
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    prompt_tokens: int
+    finish_reason: FinishReason
+    model: str
+    drafter: str
+    statistics: Statistics = field(repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that ``edgespec run --json`` prints."""
+        return {
+            "text": self.text,
+            "tokens": list(self.tokens),
+            "prompt_tokens": self.prompt_tokens,
+            "finish_reason": self.finish_reason,
+            "model": self.model,
+            "drafter": self.drafter,
+            "timings": self.statistics.timings(),
+            "speculation": self.statistics.speculation(),
+        }
+
+
+class Runner(Protocol):
+    """What a stream needs of an engine."""
+
+    model_name: str
+    drafter_name: str
+    vocabulary: Vocabulary
+
+    def advance(self, stream: Stream, limit: int) -> Cycle | None:
+        """One cycle for this stream; None when its context is full."""
+
+    def retract(self, stream: Stream) -> None:
+        """Tokens of this stream's last cycle were dropped."""
+
+    def interrupt(self, stream: Stream) -> None:
+        """Stop this stream's running evaluation, if it has one."""
+
+
+class Stream:
+    """An iterator of `Piece`; `result` is there once it is exhausted.
+
+    A cancelled stream ends like any other, with what was emitted until then. Use `cancel` from
+    any thread.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        prompt: Int32Array,
+        settings: DrawSettings,
+        limits: GenerationLimits,
+    ) -> None:
+        self.settings = settings
+        self.limits = limits
+        self.statistics = Statistics()
+        self.prompt_tokens = len(prompt)
+        self.sequence: list[int] = prompt.tolist()  # prompt and answer, as the caches have them
+        self.cancelled = False
+        self.emitted: list[int] = []
+        self._runner = runner
+        self._assembler = TextAssembler(runner.vocabulary, limits.stop)
+        self._text: list[str] = []
+        self._reason: FinishReason | None = None
+        self._pieces = self._generate()
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self._pieces
+
+    def cancel(self) -> None:
+        """End the stream; a running evaluation is stopped at its next operation."""
+        self.cancelled = True
+        self._runner.interrupt(self)
+
+    @property
+    def result(self) -> Result:
+        """Run to the end, if not there yet, and say how it went.
+
+        Raises: what the generation raised.
+        """
+        for _ in self._pieces:
+            pass
+        if self._reason is None:
+            raise UsageError("the stream was closed or failed before it ended: it has no result")
+        return Result(
+            text="".join(self._text),
+            tokens=tuple(self.emitted),
+            prompt_tokens=self.prompt_tokens,
+            finish_reason=self._reason,
+            model=self._runner.model_name,
+            drafter=self._runner.drafter_name,
+            statistics=self.statistics,
+        )
+
+    @property
+    def text(self) -> str:
+        """The text released so far."""
+        return "".join(self._text)
+
+    def _generate(self) -> Iterator[Piece]:
+        last = Origin.PLAIN
+        while self._reason is None:
+            cycle = self._next_cycle()
+            if cycle is None:
+                break
+            for token, origin in zip(*cycle, strict=True):
+                last = origin
+                yield from self._take(token, origin)
+                if self._reason is not None:
+                    break
+            self._drop_rest(cycle)
+        rest = self._assembler.finish()
+        if rest:
+            self._text.append(rest)
+            yield Piece(rest, self.emitted[-1] if self.emitted else -1, last)
+
+    def _next_cycle(self) -> Cycle | None:
+        limit = self.limits.max_tokens
+        left = 2**31 if limit is None else limit - len(self.emitted)
+        try:
+            if self.cancelled:
+                raise CancelledError("cancelled")
+            cycle = self._runner.advance(self, left)
+        except CancelledError:
+            self._reason = "cancelled"
+            return None
+        if cycle is None:
+            self._reason = "context"
+        return cycle
+
+    def _take(self, token: int, origin: Origin) -> Iterator[Piece]:
+        """Account for one token; yields its text, sets the reason if it ends the generation."""
+        self.emitted.append(token)
+        self.sequence.append(token)
+        if token in self._runner.vocabulary.end_tokens:
+            self._reason = "stop"
+            return
+        text = self._assembler.feed(token)
+        if self._assembler.stopped:
+            self._reason = "stop"
+        elif len(self.emitted) == self.limits.max_tokens:
+            self._reason = "length"
+        if text:
+            self._text.append(text)
+            yield Piece(text, token, origin)
+
+    def _drop_rest(self, cycle: Cycle) -> None:
+        """A block that ended inside: its other tokens leave the caches."""
+        if self._reason is not None:
+            self._runner.retract(self)
+

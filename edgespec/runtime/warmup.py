@@ -1,0 +1,48 @@
+"""Compiling the kernels before they are needed, and saying so when that takes a while."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from edgespec.drafters import ngram
+from edgespec.drafters.model import draft_token
+from edgespec.sampling.filters import make_workspace
+from edgespec.sampling.parameters import SamplingParameters
+from edgespec.speculation.acceptance import verify_chain
+from edgespec.speculation.settings import DrawSettings
+
+__all__ = ["warm_up"]
+
+_NOTICE_AFTER_S = 1.0
+_VOCABULARY = 8
+
+
+def warm_up(notice: Callable[[], None] | None = None) -> None:
+    """Run every kernel once: compiled at the first start after an installation, else loaded.
+
+    Args:
+        notice: called (from another thread) if it takes longer than loading them would.
+    """
+    timer = threading.Timer(_NOTICE_AFTER_S, notice or (lambda: None))
+    timer.daemon = True
+    timer.start()
+    try:
+        _run_kernels()
+    finally:
+        timer.cancel()
+
+
+def _run_kernels() -> None:
+    settings = DrawSettings(0, SamplingParameters().filter_arguments(), 0)
+    workspace = make_workspace(_VOCABULARY)
+    logits = np.zeros((2, _VOCABULARY), np.float32)
+    p, q = np.zeros(_VOCABULARY, np.float32), np.zeros((1, _VOCABULARY), np.float32)
+    history, out = np.zeros(8, np.int32), np.zeros(2, np.int32)
+    draft_token(logits[0, :_VOCABULARY], history, 1, settings, q[0, :_VOCABULARY], workspace)
+    verify_chain(logits, history, 1, 1, q, settings, p, workspace, out)
+    drafter = ngram.NgramDrafter(8)
+    drafter.commit(history, 4)
+    drafter.propose(history, 4, 1)

@@ -1,0 +1,72 @@
+"""The decorator of every compiled function: native code without the interpreter lock, cached.
+
+Numba keys its cache by the file of one function, not by those of the functions it calls. Here
+the folder's name has a hash over the sources of all kernels, so that no stale code is ever
+loaded, and the folder is the user's, so that a read-only installation is as fast as any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numba
+from platformdirs import user_cache_path
+
+__all__ = ["cache_folder", "kernel", "native_callback"]
+
+_ROOMS = ("sampling", "speculation", "drafters", "backend")
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile at the first call, or load from the cache; releases the interpreter lock."""
+    compiled = numba.njit(nogil=True)(function)
+    with _numba_cache() as usable:
+        if usable:
+            compiled.enable_caching()
+    return compiled
+
+
+def native_callback(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile to a C function pointer that native code may call without the interpreter."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        with _numba_cache() as usable:
+            return numba.cfunc(signature, cache=usable)(function)
+
+    return decorate
+
+
+@cache
+def cache_folder() -> Path | None:
+    """Where compiled kernels are kept; None if no such folder can be written."""
+    package = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for room in _ROOMS:
+        for source in sorted((package / room).glob("*.py")):
+            digest.update(source.read_bytes())
+    root = os.environ.get("EDGESPEC_CACHE")
+    folder = Path(root) if root else user_cache_path("edgespec")
+    folder = folder / "kernels" / digest.hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+@contextmanager
+def _numba_cache() -> Iterator[bool]:
+    """Point Numba's cache at ours, for one function: the host program's own stays its own."""
+    folder = cache_folder()
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder or "")
+    try:
+        yield folder is not None
+    finally:
+        numba.config.CACHE_DIR = before
