@@ -1,4 +1,4 @@
-"""Chat templates: what realistic ones give, and that hostile ones end soon, cheaply, in one line."""
+"""Chat templates: what realistic ones give, and that hostile ones end soon, in one line."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def test_a_template_can_be_used_again_after_a_failure() -> None:
         "{% if messages[0].content == 'x' %}{% for i in range(99999) %}{% for j in range(99999) %}"
         "{% endfor %}{% endfor %}{% endif %}ok"
     )
-    with pytest.raises(TemplateError, match="takes more than 1 s"):
+    with pytest.raises(TemplateError, match="takes too long"):
         template.render([{"role": "user", "content": "x"}])
     assert template.render([USER]) == "ok"
 
@@ -300,9 +300,19 @@ def test_messages_are_not_changed() -> None:
 # -- hostile templates ------------------------------------------------------------------------
 
 BIG = "{% set x = 'aaaaaaaa' * 100000 %}"
-NEST = "{% set ns = namespace(x=['a']) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
 LOOP = "{% for i in range(99999) %}"
-DOUBLE = "{% set ns = namespace(x='abcdefgh') %}{% for i in range(64) %}{% set ns.x = EXPR %}{% endfor %}"
+
+
+def repeated(expression: str, start: str = "'abcdefgh'") -> str:
+    assign = f"{{% set ns = namespace(x={start}) %}}"
+    return f"{assign}{{% for i in range(64) %}}{{% set ns.x = {expression} %}}{{% endfor %}}"
+
+
+def looped(body: str, times: int = 1) -> str:
+    return LOOP * times + body + "{% endfor %}" * times
+
+
+NEST = repeated("[ns.x, ns.x]")
 
 HOSTILE = {
     "class": "{{ ''.__class__ }}",
@@ -314,7 +324,7 @@ HOSTILE = {
     "globals": "{{ raise_exception.__globals__ }}",
     "macro internals": "{% macro m() %}{% endmacro %}{{ m._func.__globals__ }}",
     "loop internals": "{% for i in [1] %}{{ loop._iterable }}{% endfor %}",
-    "partial internals": "{{ ''.join.func }}",
+    "method internals": "{{ ''.join.__globals__ }}",
     "self": "{{ self.__init__.__globals__ }}",
     "cycler": "{{ cycler.__init__.__globals__.os }}",
     "lipsum": "{{ lipsum(n=100000) }}",
@@ -331,35 +341,36 @@ HOSTILE = {
     "import": "{% import 'os' as os %}",
     "include": "{% include '/etc/passwd' %}",
     "extends": "{% extends 'x' %}",
-    "nested loops": LOOP * 3 + "{% endfor %}" * 3,
-    "nested loops with output": LOOP * 2 + "aaaaaaaaaa" + "{% endfor %}" * 2,
-    "nested loops in a block": "{% set y %}" + LOOP * 2 + "aaaa" + "{% endfor %}" * 2 + "{% endset %}",
+    "nested loops": looped("", 3),
+    "nested loops with output": looped("aaaaaaaaaa", 2),
+    "nested loops in a block": "{% set y %}" + looped("aaaa", 2) + "{% endset %}",
     "filtered loop": BIG + LOOP + "{% for c in x if x in x %}{% endfor %}{% endfor %}",
     "recursive loop": "{% for x in [1] recursive %}{{ loop([1, 1]) }}{% endfor %}",
     "huge range": "{{ range(10 ** 9)|list }}",
     "power": "{{ 9 ** (9 ** 9) }}",
-    "power tower": "{% set ns = namespace(x=9) %}{% for i in range(99) %}{% set ns.x = ns.x ** 9 %}{% endfor %}",
-    "squares": "{% set ns = namespace(x=9) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+    "power tower": repeated("ns.x ** 9", "9"),
+    "squares": repeated("ns.x * ns.x", "9"),
     "huge int": BIG + "{% set n = x|int(base=16) %}{{ n % (n // 3) }}",
     "round": "{{ 1.5|round(10 ** 9, 'ceil') }}",
-    "double +": DOUBLE.replace("EXPR", "ns.x + ns.x"),
-    "double ~": DOUBLE.replace("EXPR", "ns.x ~ ns.x"),
-    "double join": DOUBLE.replace("EXPR", "ns.x|join(ns.x)"),
-    "double join method": DOUBLE.replace("EXPR", "ns.x.join([ns.x, ns.x])"),
-    "double replace": DOUBLE.replace("EXPR", "ns.x|replace('a', 'aaaa')"),
-    "double replace method": DOUBLE.replace("EXPR", "ns.x.replace('', 'aaaa')"),
-    "double *": DOUBLE.replace("EXPR", "ns.x * 2"),
-    "double list": DOUBLE.replace("EXPR", "[ns.x, ns.x]"),
-    "double list +": DOUBLE.replace("EXPR", "(ns.x|list) + (ns.x|list)"),
-    "double tuple": DOUBLE.replace("EXPR", "(ns.x, ns.x)"),
-    "double dict": DOUBLE.replace("EXPR", "{1: ns.x, 2: ns.x}"),
-    "double dict call": DOUBLE.replace("EXPR", "dict(a=ns.x, b=ns.x)"),
-    "double tojson": DOUBLE.replace("EXPR", "[ns.x, ns.x]|tojson"),
-    "double string": DOUBLE.replace("EXPR", "[ns.x, ns.x]|string"),
+    "double +": repeated("ns.x + ns.x"),
+    "double ~": repeated("ns.x ~ ns.x"),
+    "double join": repeated("ns.x|join(ns.x)"),
+    "double join method": repeated("ns.x.join([ns.x, ns.x])"),
+    "double replace": repeated("ns.x|replace('a', 'aaaa')"),
+    "double replace method": repeated("ns.x.replace('', 'aaaa')"),
+    "double *": repeated("ns.x * 2"),
+    "double list": repeated("[ns.x, ns.x]"),
+    "double list +": repeated("(ns.x|list) + (ns.x|list)"),
+    "double tuple": repeated("(ns.x, ns.x)"),
+    "double dict": repeated("{1: ns.x, 2: ns.x}"),
+    "double dict call": repeated("dict(a=ns.x, b=ns.x)"),
+    "double tojson": repeated("[ns.x, ns.x]|tojson"),
+    "double string": repeated("[ns.x, ns.x]|string"),
     "double set block": "{% set x = 'ab' %}" + "{% set x %}{{ x }}{{ x }}{% endset %}" * 64,
-    "double macro": "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}" + DOUBLE.replace("EXPR", "m(ns.x)"),
-    "double filter block": "{% macro m(x) %}{% filter upper %}{{ x }}{{ x }}{% endfilter %}{% endmacro %}"
-    + DOUBLE.replace("EXPR", "m(ns.x)"),
+    "double macro": "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}"
+    + repeated("m(ns.x)"),
+    "double filter block": "{% macro m(x) %}{% filter upper %}{{ x }}{{ x }}{% endfilter %}"
+    "{% endmacro %}" + repeated("m(ns.x)"),
     "nested list": NEST + "{{ ns.x }}",
     "nested compare": NEST + "{% set y = ns.x %}" + NEST + "{{ y == ns.x }}",
     "nested hash": NEST.replace("[ns.x, ns.x]", "(ns.x, ns.x)") + "{{ {ns.x: 1} }}",
@@ -369,7 +380,7 @@ HOSTILE = {
     "{{ (ns.y|string) * 1000000 }}",
     "many names": BIG + "".join(f"{{% set a{i} = x ~ {i} %}}" for i in range(2000)),
     "many slices": BIG + "".join(f"{{% set a{i} = x[{i}:] %}}" for i in range(2000)),
-    "many lists": "{% set ns = namespace(x=[]) %}" + LOOP + "{% set ns.x = ns.x + [[i]] %}{% endfor %}",
+    "many lists": "{% set ns = namespace(x=[]) %}" + looped("{% set ns.x = ns.x + [[i]] %}"),
     "repeat": "{{ 'a' * 10 ** 10 }}",
     "repeat list": "{{ [1] * 10 ** 10 }}",
     "repeat reversed": "{{ 10 ** 10 * 'a' }}",
@@ -389,24 +400,28 @@ HOSTILE = {
     "slow strip": BIG + "{{ x.strip('b' * 400000) }}",
     "slow trim": BIG + "{{ x|trim('b' * 400000) }}",
     "slow tests": BIG + "{{ x|select('in', 'b' + x)|list }}" * 50,
-    "slow comparisons": BIG + LOOP + "{% if 'ab' in x %}{% endif %}" * 50 + "{% endfor %}",
-    "slow equality": BIG + "{% set y = x[1:] ~ 'a' %}" + LOOP + "{% if x == y %}{% endif %}" * 50 + "{% endfor %}",
+    "slow comparisons": BIG + looped("{% if 'ab' in x %}{% endif %}" * 50),
+    "slow equality": BIG + "{% set y = x[1:] ~ 'a' %}" + looped("{% if x == y %}{% endif %}" * 50),
+    "slow titles": BIG + looped("{% set y = (x|title)[:1] %}" * 50),
+    "slow splits": BIG + looped("{% set y = x.split('b')[0][:1] %}" * 50),
+    "slow regular use": BIG + looped("{{ x|upper|lower|capitalize|trim|replace('b', 'c')|first }}"),
     "list of methods": BIG + "{{ [x.join, x.replace, x.find] * 30000 }}" * 9,
-    "list of macros": f"{{% macro {'m' * 9999}() %}}{{% endmacro %}}{{{{ [{'m' * 9999}] * 90000 }}}}",
-    "list of numbers": "{{ [2 ** 4000] * 90000 }}",
-    "double items": DOUBLE.replace("EXPR", "{1: ns.x, 2: ns.x}.items()"),
-    "double values": DOUBLE.replace("EXPR", "{1: ns.x, 2: ns.x}.values()"),
-    "double items filter": DOUBLE.replace("EXPR", "{1: ns.x, 2: ns.x}|items|list"),
+    "list of macros": "{% macro N() %}{% endmacro %}{{ [N] * 90000 }}".replace("N", "m" * 9999),
+    "list of numbers": "{{ [2 ** 2000] * 90000 }}",
+    "double items": repeated("{1: ns.x, 2: ns.x}.items()"),
+    "double values": repeated("{1: ns.x, 2: ns.x}.values()"),
+    "double items filter": repeated("{1: ns.x, 2: ns.x}|items|list"),
     "hook by name": "{{ x|#made }}",
     "recursion": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-    "tree recursion": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
+    "tree recursion": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}"
+    "{% endmacro %}{{ m(40) }}",
     "block recursion": "{% block a %}{{ self.a() }}{% endblock %}",
-    "caller recursion": "{% macro m() %}{{ caller() }}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}"
-    "{% call m() %}x{% endcall %}",
+    "caller recursion": "{% macro m() %}{% set c = caller %}{% call m() %}{{ c() }}{% endcall %}"
+    "{% endmacro %}{% call m() %}x{% endcall %}",
     "enormous output": BIG + LOOP + "{{ x }}{% endfor %}",
     "enormous block": BIG + "{% set y %}" + LOOP + "{{ x }}{% endfor %}{% endset %}",
     "enormous constant": "{% set y %}" + LOOP + "a" * 9999 + "{% endfor %}{% endset %}",
-    "autoescape": BIG + "{% autoescape true %}" + LOOP + "{{ x ~ '<' }}{% endfor %}{% endautoescape %}",
+    "autoescape": BIG + "{% autoescape true %}" + looped("{{ x ~ '<' }}") + "{% endautoescape %}",
     "large source": "a" * 300_000,
     "complex source": "{{x~x}}" * 30_000,
     "long sum": "{{" + "x+" * 10_000 + "x}}",
@@ -466,7 +481,7 @@ def test_hostile_templates_need_little_memory() -> None:
         [sys.executable, "-c", program, __file__], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) / 1024 < 300
+    assert float(done.stdout) / 1024 < 200
 
 
 def test_the_words_of_a_refusal_are_passed_on() -> None:
