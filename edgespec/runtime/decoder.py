@@ -182,10 +182,13 @@ class Decoder:
                 f"the prompt has {len(tokens)} tokens, the context holds {self.capacity} and an "
                 "answer needs room: raise --ctx or shorten the prompt"
             )
+        size = len(self._p)
+        if int(tokens.min()) < 0 or int(tokens.max()) >= size:
+            raise UsageError(f"a token of the prompt is not in the vocabulary of {size}")
         bias = settings.arguments.bias_tokens
-        if len(bias) and int(bias.max()) >= len(self._p):
+        if len(bias) and int(bias.max()) >= size:
             raise UsageError(
-                f"logit bias names token {int(bias.max())}: the vocabulary has {len(self._p)}"
+                f"logit bias names token {int(bias.max())}: the vocabulary has {size}"
             )
 
     def _count(self, count: int, accepted: int, clock: list[float]) -> None:

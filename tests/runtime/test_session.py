@@ -1,0 +1,134 @@
+"""Conversations: reuse of the caches, retry, overflow, and nothing lost on errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edgespec import GenerationLimits, SamplingParameters, Session
+from edgespec.errors import ContextFullError, UsageError
+from edgespec.runtime.session import Message
+
+GREEDY = SamplingParameters(temperature=0.0)
+
+
+def make(engine: Any, count: int = 12, **options: Any) -> Session:
+    limits = GenerationLimits(max_tokens=count, overflow="shift")
+    return Session(engine, sampling=GREEDY, limits=limits, **options)
+
+
+@pytest.fixture(params=["none", "ngram", "damaged"])
+def engine(request: Any, drafts: dict[str, str], open_engine: Any) -> Any:
+    return open_engine(draft=drafts[request.param])
+
+
+def test_a_later_turn_reuses_the_cache_and_says_the_same_as_a_fresh_engine(
+    engine: Any, plain: Any
+) -> None:
+    session = make(engine, system="You are brief.")
+    first = session.send("Name a river.").result
+    turn = session.send("Another one.")
+    second = turn.result
+    assert [m.role for m in session.messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert session.messages[2].content == first.text
+    assert turn.stream.statistics.reused_tokens > 20
+    rendered = engine.template().render(
+        [{"role": m.role, "content": m.content} for m in session.messages[:-1]]
+    )
+    expected = plain.greedy(engine.tokenize(rendered).tolist(), 12)
+    assert list(second.tokens) == expected
+
+
+def test_retry_answers_the_last_message_again_with_the_next_seed(open_engine: Any) -> None:
+    session = make(open_engine())
+    session.sampling = SamplingParameters(temperature=1.0, seed=3)
+    with pytest.raises(UsageError, match="no message"):
+        session.retry()
+    first = session.send("Tell me something.").result
+    second = session.retry().result
+    assert session.sampling.seed == 4
+    assert first.tokens != second.tokens
+    assert [m.role for m in session.messages] == ["user", "assistant"]
+    assert session.messages[-1].content == second.text
+
+
+def test_a_cancelled_answer_stays_and_an_unsaid_one_can_be_retried(open_engine: Any) -> None:
+    session = make(open_engine(), count=200)
+    turn = session.send("Tell me a long story.")
+    for count, _ in enumerate(turn):
+        if count == 3:
+            turn.cancel()
+    assert turn.result.finish_reason == "cancelled"
+    assert session.messages[-1].role == "assistant"
+    assert session.messages[-1].content
+
+    turn = session.send("Go on.")
+    turn.cancel()
+    assert turn.result.text == ""
+    assert session.messages[-1].role == "assistant"
+    assert session.unanswered == "Go on."
+    session.limits = GenerationLimits(max_tokens=5)
+    assert session.retry().result.text
+    assert [m.role for m in session.messages] == ["user", "assistant"] * 2
+
+
+def test_an_error_loses_nothing(open_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = open_engine()
+    session = make(engine)
+    session.send("Name a river.").result  # noqa: B018
+    before = list(session.messages)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.target, "evaluate", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            session.send("Another one.").result  # noqa: B018
+    assert session.messages == before
+    assert session.retry().result.text
+    assert session.messages[-2] == Message("user", "Another one.")
+
+
+def test_a_conversation_longer_than_the_context_loses_its_oldest_turns(
+    open_engine: Any,
+) -> None:
+    engine = open_engine(context=256, draft="ngram")
+    session = make(engine, count=30, system="You are brief.")
+    for turn in range(12):
+        session.send(f"Message number {turn}: what do you think of it, in many words?").result  # noqa: B018
+    assert session.dropped > 0
+    assert session.dropped % 2 == 0
+    assert len(session.messages) == 1 + 24
+    assert session.messages[0] == Message("system", "You are brief.")
+
+
+def test_a_conversation_longer_than_the_context_is_an_error_when_asked_for(
+    open_engine: Any,
+) -> None:
+    engine = open_engine(context=256)
+    session = make(engine)
+    session.limits = GenerationLimits(max_tokens=8, overflow="stop")
+    session.send("Short.").result  # noqa: B018
+    before = list(session.messages)
+    with pytest.raises(ContextFullError, match="--ctx"):
+        session.send("word " * 300)
+    assert session.messages == before
+
+
+def test_a_message_that_fits_no_context_is_refused(open_engine: Any) -> None:
+    session = make(open_engine(context=256))
+    with pytest.raises(ContextFullError):
+        session.send("word " * 400)
+    assert session.messages == []
+
+
+def test_system_prompt_and_reset(open_engine: Any) -> None:
+    session = make(open_engine(), system="You are brief.")
+    session.send("Hello").result  # noqa: B018
+    session.system = "You are verbose."
+    assert session.messages[0] == Message("system", "You are verbose.")
+    session.reset()
+    assert session.messages == [Message("system", "You are verbose.")]
+    session.system = None
+    assert session.system is None
+    assert session.messages == []
+    with pytest.raises(UsageError, match="empty"):
+        session.send("  ")
