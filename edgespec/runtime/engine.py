@@ -20,10 +20,10 @@ from edgespec.runtime.decoder import Cycle, Decoder
 from edgespec.runtime.loading import LoadProgress, make_plan, open_drafter, open_target
 from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.stream import GenerationLimits, Stream
-from edgespec.runtime.template import ChatTemplate
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.draws import ACCEPT_COUPLED, ACCEPT_REJECTION
 from edgespec.speculation.settings import DrawSettings
+from edgespec.templates import ChatTemplate
 
 __all__ = ["ACCEPTANCE_RULES", "Engine"]
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from edgespec.errors import ContextFullError, UsageError
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.stream import GenerationLimits, Piece, Result, Stream
-from edgespec.runtime.template import ChatTemplate
 from edgespec.sampling.parameters import SamplingParameters
+from edgespec.templates import ChatTemplate
 
 __all__ = ["Message", "Session"]
 

@@ -1,0 +1,251 @@
+"""The sandbox: which filters, methods and globals there are, and that all of them are metered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from functools import wraps
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import LoopControlExtension
+from jinja2.parser import Parser
+from jinja2.runtime import Context, LoopContext, Macro, TemplateReference, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from edgespec.templates import filters
+from edgespec.templates.meter import Meter, check_needles
+from edgespec.templates.rewriting import HOOK, Dialect, add_hooks
+
+__all__ = ["Environment", "RefusedError"]
+
+_FILTERS = (
+    *("abs", "capitalize", "count", "d", "default", "dictsort", "first", "float", "int"),
+    *("items", "last", "length", "list", "lower", "map", "reject", "rejectattr", "reverse"),
+    *("select", "selectattr", "sort", "string", "title", "unique", "upper"),
+)
+_STRING_METHODS = frozenset(
+    (
+        *("capitalize", "count", "endswith", "find", "index", "isalnum", "isalpha", "isdigit"),
+        *("islower", "isspace", "isupper", "join", "lower", "lstrip", "partition", "removeprefix"),
+        *("removesuffix", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split"),
+        *("splitlines", "startswith", "strip", "title", "upper"),
+    )
+)
+# Their time is the product of both lengths in the worst case.
+_SEARCHES = frozenset(
+    (
+        *("count", "find", "index", "lstrip", "partition", "rfind", "rindex", "rpartition"),
+        *("rsplit", "rstrip", "split", "strip"),
+    )
+)
+_METHODS: tuple[tuple[type, frozenset[str]], ...] = (
+    (str, _STRING_METHODS),
+    (dict, frozenset(("get", "items", "keys", "values"))),
+    (list, frozenset(("count", "index"))),
+    (tuple, frozenset(("count", "index"))),
+)
+_OPEN = (LoopContext, Macro, Namespace, TemplateReference, Undefined)
+
+
+class RefusedError(Exception):
+    """The template called raise_exception."""
+
+
+class Environment(ImmutableSandboxedEnvironment):
+    """Compiles templates, and runs one at a time. Whoever renders sets a new ``meter`` before."""
+
+    intercepted_binops = frozenset(("+", "*", "**", "%", "-", "/", "//"))
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            finalize=self._printable,
+            extensions=[LoopControlExtension, Dialect],
+            cache_size=0,
+        )
+        self.meter = Meter([], {})
+        self._now = now
+        usual: dict[str, Any] = {name: self.filters[name] for name in _FILTERS}
+        own = {
+            "escape": filters.escape,
+            "e": filters.escape,
+            "indent": self._with_meter(filters.indent),
+            "join": self._join,
+            "replace": self._with_meter(filters.replace),
+            "round": filters.round_number,
+            "safe": str,
+            "tojson": self._with_meter(filters.to_json),
+            "trim": filters.trim,
+        }
+        tests: dict[str, Any] = dict(self.tests)
+        self.filters = {name: self._metered(f) for name, f in (usual | own).items()} | {
+            HOOK + "made": self._made,
+            HOOK + "compared": self._compared,
+            HOOK + "stepping": self._stepping,
+            HOOK + "concatenate": self._concatenate,
+        }
+        self.tests = {name: self._metered(test) for name, test in tests.items()}
+        self.globals = {
+            "dict": dict,
+            "namespace": _Namespace,
+            "raise_exception": _refuse,
+            "range": self.globals["range"],
+            "strftime_now": self._strftime_now,
+        }
+
+    def _metered(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def metered(*args: Any, **kwargs: Any) -> Any:
+            self.meter.check_time()
+            return self.meter.made(function(*args, **kwargs))
+
+        return metered
+
+    def _with_meter(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, given the meter of the rendering that is going on."""
+        return lambda *args, **kwargs: function(self.meter, *args, **kwargs)
+
+    # -- what generated code calls --
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        template = Parser(self, source, name, filename).parse()
+        add_hooks(template)
+        template.set_environment(self)
+        return template
+
+    def _made(self, value: Any) -> Any:
+        """Pass on a value that was written out or sliced."""
+        self.meter.tick()
+        return self.meter.made(value)
+
+    def _compared(self, value: Any) -> Any:
+        """Pass on the left side of a comparison."""
+        self.meter.tick()
+        self.meter.size(value)
+        return value
+
+    def _stepping(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        """The items of a loop."""
+        for item in iterable:
+            self.meter.tick()
+            yield item
+
+    def _concatenate(self, *parts: Any) -> str:
+        """The operator ``~``."""
+        return self.concat(map(str, parts))
+
+    def concat(self, parts: Iterable[str]) -> str:
+        """Join what a block or an operator wrote."""
+        return filters.join(self.meter, "", parts)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """Call anything from a template."""
+        __self.meter.tick()
+        # Macros see their arguments as a tuple, so that calls can nest values as well.
+        __self.meter.check_arguments((*args, *kwargs.values()))
+        result = super().call(__context, __obj, *args, **kwargs)
+        stored = isinstance(getattr(__obj, "__self__", None), dict)  # dict.get makes nothing
+        return result if stored else __self.meter.made(result)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """An operator between two values."""
+        self.meter.tick()
+        for value in (left, right):
+            if isinstance(value, int):
+                self.meter.check_integer(value)
+        if operator == "%" and isinstance(left, str):
+            raise SecurityError("formatting with % is not supported")
+        if operator == "*":
+            self._check_product(left, right)
+        if operator == "**":
+            self._check_power(left, right)
+        return self.meter.made(super().call_binop(context, operator, left, right))
+
+    def _check_product(self, left: Any, right: Any) -> None:
+        for value, times in ((left, right), (right, left)):
+            if isinstance(value, (str, list, tuple)) and isinstance(times, int):
+                self.meter.check_length(self.meter.size(value) * max(times, 0))
+
+    def _check_power(self, left: Any, right: Any) -> None:
+        if isinstance(left, int) and isinstance(right, int):
+            self.meter.check_bits(left.bit_length() * max(right, 0))
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """``obj.attribute``."""
+        self.meter.tick()
+        return self._bounded(super().getattr(obj, attribute))
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """``obj[argument]``."""
+        self.meter.tick()
+        return self._bounded(super().getitem(obj, argument))
+
+    def _bounded(self, value: Any) -> Any:
+        """A method of a text or an object, made safe for any argument and measurable."""
+        owner = getattr(value, "__self__", None)
+        if isinstance(owner, dict) and callable(value):
+            return value if value.__name__ == "get" else lambda: list(value())
+        if not isinstance(owner, str) or not callable(value):
+            return value
+        # Functions, as the text of anything else in a list would grow with what it holds.
+        if value.__name__ == "join":
+            return lambda items: filters.join(self.meter, owner, items)
+        if value.__name__ == "replace":
+            return lambda *args, **kwargs: filters.replace(self.meter, owner, *args, **kwargs)
+        return _short_needles(value) if value.__name__ in _SEARCHES else value
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Whether a template may see it: by a list of what is known to be harmless."""
+        if not super().is_safe_attribute(obj, attr, value):
+            return False
+        if isinstance(obj, _OPEN):
+            return True
+        return any(isinstance(obj, kind) and attr in names for kind, names in _METHODS)
+
+    def wrap_str_format(self, value: Any) -> None:
+        """No exception for ``str.format``: `is_safe_attribute` decides."""
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
+        """Jinja2 would go on with an empty value."""
+        raise SecurityError(f"{attribute!r} of a {type(obj).__name__} is not allowed")
+
+    def _printable(self, value: Any) -> Any:
+        self.meter.tick()
+        if isinstance(value, (list, tuple, dict)):
+            self.meter.size(value)
+            return self.meter.made(str(value))
+        return value
+
+    # -- a filter and a global that need the environment --
+
+    def _join(self, value: Iterable[Any], d: str = "", attribute: Any = None) -> str:
+        if attribute is not None:
+            value = (self.getitem(item, attribute) for item in value)
+        return filters.join(self.meter, str(d), (str(item) for item in value))
+
+    def _strftime_now(self, form: str) -> str:
+        check_needles((form,))
+        return self._now().strftime(form)
+
+
+class _Namespace(Namespace):
+    """The only thing a template can change; it must not be a way to print endless values."""
+
+    def __repr__(self) -> str:
+        return "namespace"
+
+
+def _refuse(message: Any = "no reason given") -> None:
+    raise RefusedError(message)
+
+
+def _short_needles(method: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        check_needles((*args, *kwargs.values()))
+        return method(*args, **kwargs)
+
+    return checked

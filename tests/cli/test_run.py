@@ -1,0 +1,226 @@
+"""`edgespec run` from outside: output, JSON, exit status, and every bad input in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGUFWriter
+
+GREEDY = ("--temperature", "0", "--max-tokens", "16", "--threads", "2", "--ctx", "512")
+PROMPT = "Count: one two three one two three one two"
+
+
+def only_line(done: Any, status: int) -> str:
+    """The one line on standard error of a call that failed with this status."""
+    error = done.stderr.decode()
+    assert done.returncode == status, error
+    assert done.stdout == b""
+    lines = error.splitlines()
+    assert len(lines) == 1, error
+    assert lines[0].startswith("edgespec: ")
+    return lines[0]
+
+
+def test_json_has_every_documented_key(edgespec: Any) -> None:
+    done = edgespec("run", "-p", PROMPT, "--json", *GREEDY, "--draft", "ngram")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert {"text", "tokens", "prompt_tokens", "finish_reason", "model", "drafter"} <= set(result)
+    assert {
+        "prefill_s", "decode_s", "draft_s", "verify_s", "sample_s", "tokens_per_second",
+    } == set(result["timings"])  # fmt: skip
+    assert {
+        "cycles", "proposed", "accepted", "bonus", "acceptance_rate", "tokens_per_cycle",
+        "k_histogram", "fallback_cycles",
+    } == set(result["speculation"])  # fmt: skip
+    assert result["drafter"] == "ngram"
+    assert result["finish_reason"] in ("stop", "length")
+    assert result["timings"]["decode_s"] >= result["timings"]["verify_s"]
+
+
+def test_streamed_text_equals_json_text_for_every_drafter(edgespec: Any) -> None:
+    plain = edgespec("run", "-p", PROMPT, *GREEDY, "--draft", "none").stdout.decode()
+    for draft in ("ngram", "smollm2-135m"):
+        done = edgespec("run", "-p", PROMPT, "--json", *GREEDY, "--draft", draft)
+        assert json.loads(done.stdout)["text"].rstrip("\n") == plain.rstrip("\n")
+
+
+def test_prompt_from_file_and_standard_input(edgespec: Any, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text(PROMPT, encoding="utf-8")
+    expected = edgespec("run", "-p", PROMPT, *GREEDY).stdout
+    assert edgespec("run", "-f", str(file), *GREEDY).stdout == expected
+    assert edgespec("run", *GREEDY, input=PROMPT.encode()).stdout == expected
+    assert edgespec("run", "-f", "-", *GREEDY, input=PROMPT.encode()).stdout == expected
+
+
+def test_show_marks_origins_without_colours(edgespec: Any) -> None:
+    done = edgespec("run", "-p", PROMPT, "--show", *GREEDY, "--draft", "smollm2-135m", "--k", "2")
+    assert b"\x1b[" not in done.stdout
+    assert b"[" in done.stdout and b"<" in done.stdout
+    assert b"accepted" in done.stderr
+
+
+def test_a_seed_repeats_the_text(edgespec: Any) -> None:
+    sampled = ("--max-tokens", "12", "--temperature", "1", "--seed", "7", "--json")
+    first, second = (json.loads(edgespec("run", "-p", PROMPT, *sampled).stdout) for _ in range(2))
+    assert first["seed"] == second["seed"] == 7
+    assert first["tokens"] == second["tokens"]
+
+
+def test_offline_use_of_what_is_there(edgespec: Any) -> None:
+    environment = {**os.environ, "https_proxy": "http://127.0.0.1:9", "PIP_NO_INDEX": "1"}
+    done = edgespec("run", "-p", PROMPT, "--offline", *GREEDY, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-p", ""], "empty"),
+        (["-p", "  \n "], "empty"),
+        (["-p", "x", "-f", "y"], "exclude"),
+        (["-f", "no/such/file"], "cannot read"),
+        (["-p", "x", "--k", "-1"], "k is -1"),
+        (["-p", "x", "--k", "99"], "between 0 and 32"),
+        (["-p", "x", "--k", "many"], "number or auto"),
+        (["-p", "x", "--temperature", "nan"], "temperature is nan"),
+        (["-p", "x", "--temperature", "-1"], "temperature is -1"),
+        (["-p", "x", "--temperature", "warm"], "temperature"),
+        (["-p", "x", "--top-p", "1.5"], "top-p is 1.5"),
+        (["-p", "x", "--repeat-penalty", "0"], "repeat-penalty"),
+        (["-p", "x", "--logit-bias", "7"], "TOKEN=BIAS"),
+        (["-p", "x", "--logit-bias", "999999=1"], "999999"),
+        (["-p", "x", "--max-tokens", "0"], "max-tokens"),
+        (["-p", "x", "--stop", ""], "stop string"),
+        (["-p", "x", "--accept", "hopeful"], "one of"),
+        (["-p", "x", "--accept", "greedy", "--temperature", "1"], "temperature 0"),
+        (["-p", "x", "--overflow", "wrap"], "overflow"),
+        (["-p", "x", "--ctx", "-5"], "context is -5"),
+        (["-p", "x", "--threads", "-1"], "threads is -1"),
+        (["-p", "x", "--seed", "-1"], "seed is -1"),
+        (["-p", "x", "--raw", "--system", "y"], "--raw"),
+        (["-p", "x", "--show", "--json"], "exclude"),
+        (["-p", "x", "--nonsense"], "--nonsense"),
+        (["smollm-135", "-p", "x"], "smollm2-135m"),
+        (["no/such/model.gguf", "-p", "x"], "no such file"),
+        (["-p", "x", "--draft", "nobody"], "nobody"),
+        (["-p", "word " * 600, "--ctx", "256"], "--ctx"),
+    ],
+)
+def test_wrong_calls(edgespec: Any, arguments: list[str], words: str) -> None:
+    assert words in only_line(edgespec("run", *arguments), 2)
+
+
+def test_bytes_that_are_not_utf8(edgespec: Any) -> None:
+    line = only_line(edgespec("run", input=b"caf\xe9 au lait"), 2)
+    assert "standard input is not UTF-8" in line
+    assert "offset 3" in line
+
+
+def hostile_files(folder: Path, model: Path) -> dict[str, Path]:
+    data = model.read_bytes()
+    contents = {
+        "empty": b"",
+        "short": data[:10],
+        "truncated": data[: len(data) // 2],
+        "header only": data[:5000],
+        "foreign": b"PK\x03\x04" + b"\0" * 5000,
+        "version": data[:4] + (99).to_bytes(4, "little") + data[8:10000],
+    }
+    files = {}
+    for name, content in contents.items():
+        files[name] = folder / f"{name.replace(' ', '-')}.gguf"
+        files[name].write_bytes(content)
+    files["embedding"] = folder / "embedding.gguf"
+    writer = GGUFWriter(files["embedding"], "bert")
+    writer.add_block_count(1)
+    writer.add_tensor("token_embd.weight", np.zeros((8, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return files
+
+
+def test_files_that_are_no_models(edgespec: Any, default_model: Path, tmp_path: Path) -> None:
+    for name, path in hostile_files(tmp_path, default_model).items():
+        line = only_line(edgespec("run", str(path), "-p", "x"), 2)
+        assert path.name in line, name
+
+
+def test_a_draft_with_another_vocabulary(
+    edgespec: Any, default_model: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.gguf"
+    data = default_model.read_bytes()
+    at = data.index(b"<|im_start|>")
+    other.write_bytes(data[:at] + b"<|im_stArt|>" + data[at + 12 :])
+    line = only_line(edgespec("run", "-p", "x", "--draft", str(other)), 2)
+    assert "token 1" in line
+    assert "<|im_start|>" in line
+
+
+def test_a_model_that_does_not_fit_into_memory(edgespec: Any) -> None:
+    line = only_line(edgespec("run", "-p", "x", "--ctx", "2000000000"), 1)
+    assert "GiB" in line
+    assert "try --ctx" in line
+
+
+def test_debug_shows_a_traceback(edgespec: Any) -> None:
+    done = edgespec("run", "-p", "", "--debug")
+    assert done.returncode == 2
+    assert b"Traceback" in done.stderr
+
+
+def test_a_read_only_cache_folder_costs_only_time(edgespec: Any, default_model: Path) -> None:
+    environment = {**os.environ, "EDGESPEC_CACHE": "/proc/nowhere"}
+    done = edgespec("run", str(default_model), "-p", PROMPT, *GREEDY, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert only_line(edgespec("run", "-p", "x", env=environment), 1)
+
+
+def test_a_reader_that_goes_away(default_model: Path) -> None:
+    command = f"{sys.executable} -m edgespec run -p 'Tell a story' --max-tokens 40 | head -c 5"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=300)
+    assert len(done.stdout) == 5
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("moment", ["load", "prefill", "decode"])
+def test_ctrl_c(default_model: Path, moment: str, tmp_path: Path) -> None:
+    prompt = "one two three " * (1 if moment != "prefill" else 1200)
+    file = tmp_path / "prompt.txt"
+    file.write_text(prompt)
+    process = subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", "-m", "edgespec", "-v", "run", "-f", str(file),
+         "--logit-bias", "2=-inf", "--ctx", "8192"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None
+    if moment == "decode":
+        assert process.stdout.read(1)
+    else:
+        awaited = b"loaded meta data" if moment == "load" else b"graph nodes"
+        for line in process.stderr:
+            if awaited in line:
+                break
+        if moment == "prefill":
+            time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert b"Traceback" not in error
+    assert b"Exception ignored" not in error
