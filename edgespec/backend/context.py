@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.backend.cancellation import CancelFlag
+from edgespec.backend.interrupts import held_interrupts
 from edgespec.backend.model import Model
 from edgespec.backend.native import lib, recent_errors
 from edgespec.errors import BackendError, CancelledError, ContextFullError, UsageError
@@ -305,8 +306,13 @@ def _open(model: Model, options: ContextOptions, cancel: CancelFlag) -> Any:
     parameters.abort_callback_data = cancel.data
     recent_errors()
     pointer = None
-    with contextlib.suppress(ValueError):
-        pointer = lib.llama_init_from_model(model.pointer, parameters)
+    try:
+        with contextlib.suppress(ValueError), held_interrupts():
+            pointer = lib.llama_init_from_model(model.pointer, parameters)
+    except BaseException:
+        if pointer:
+            lib.llama_free(pointer)
+        raise
     if not pointer:
         raise BackendError(
             f"llama.cpp cannot open a context of {options.length} tokens for "

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from edgespec.backend.capabilities import capabilities
+from edgespec.backend.interrupts import held_interrupts
 from edgespec.backend.native import initialize, lib, recent_errors
 from edgespec.backend.vocabulary import Vocabulary
 from edgespec.errors import BackendError, ModelFileError, ModelLoadError
@@ -134,7 +135,7 @@ def _load(path: Path, options: ModelOptions, progress: Callable[[float], None] |
                 progress(fraction)
         except BaseException as error:
             interrupted.append(error)
-        return not interrupted
+        return not interrupted and not came()
 
     parameters = lib.llama_model_default_params()
     parameters.n_gpu_layers = 0
@@ -142,11 +143,12 @@ def _load(path: Path, options: ModelOptions, progress: Callable[[float], None] |
     parameters.vocab_only = options.vocabulary_only
     parameters.progress_callback = report
     recent_errors()
+    pointer = None
     try:
-        pointer = lib.llama_model_load_from_file(bytes(path), parameters)
-    except KeyboardInterrupt as error:  # raised between the callback and the return
+        with held_interrupts() as came:
+            pointer = lib.llama_model_load_from_file(bytes(path), parameters)
+    except KeyboardInterrupt as error:
         interrupted.append(error)
-        pointer = None
     if interrupted:
         if pointer:
             lib.llama_model_free(pointer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import os
 import sys
@@ -61,6 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
     # Wherever it stands: nobody remembers that it belongs before the subcommand.
     debug = "--debug" in words
     words = (["--debug"] if debug else []) + [w for w in words if w != "--debug"]
+    _prepare_streams()
     status = _run(words, debug)
     # A reader that went away (`| head`) must not make the interpreter complain at exit.
     try:
@@ -68,6 +70,15 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)
+
+
+def _prepare_streams() -> None:
+    """Make closed streams empty ones, and text that the terminal's encoding lacks a `?`."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _run(words: list[str], debug: bool) -> int:

@@ -114,9 +114,20 @@ def pull_progress(name: str) -> Iterator[Progress]:
     from rich.progress import Progress as Bar
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Bar(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task(name, total=None, visible=False)
-        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+    bar = Bar(*columns, TransferSpeedColumn(), console=Console(stderr=True))
+    task = bar.add_task(name, total=None)
+
+    def show(done: int, total: int | None) -> None:
+        # Only while bytes come: a bar on the screen garbles what others write to it.
+        bar.start()
+        bar.update(task, completed=done, total=total)
+        if done == total:
+            bar.stop()
+
+    try:
+        yield show
+    finally:
+        bar.stop()
 
 
 def _lines(name: str) -> Iterator[Progress]:

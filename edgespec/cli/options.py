@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from edgespec.errors import UsageError
 from edgespec.runtime.options import EngineOptions
-from edgespec.runtime.stream import GenerationLimits
 from edgespec.sampling.parameters import SamplingParameters
+
+if TYPE_CHECKING:
+    from edgespec.runtime.stream import GenerationLimits
 
 __all__ = [
     "engine_options",
@@ -148,6 +150,8 @@ def make_sampling(values: dict[str, Any]) -> SamplingParameters:
 
 def make_limits(values: dict[str, Any], overflow: str) -> GenerationLimits:
     """Take the values of `limit_options` out of a command's."""
+    from edgespec.runtime.stream import GenerationLimits
+
     return GenerationLimits(
         max_tokens=values.pop("max_tokens"),
         stop=tuple(values.pop("stop")),

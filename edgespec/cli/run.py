@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.cli.consume import consume
 from edgespec.cli.opening import open_engine
 from edgespec.cli.options import (
     engine_options,
@@ -19,7 +18,6 @@ from edgespec.cli.options import (
     make_sampling,
     sampling_options,
 )
-from edgespec.cli.origins import OriginPrinter
 from edgespec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ __all__ = ["run"]
 @click.command()
 @engine_options
 @click.option("-p", "--prompt", help="The prompt.")
-@click.option("-f", "--file", metavar="FILE", help="Read the prompt from a file; - is standard input.")
+@click.option("-f", "--file", metavar="FILE", help="Read it from a file; - is standard input.")
 @click.option("--system", metavar="TEXT", help="A system prompt.")
 @click.option("--raw", is_flag=True, help="Continue the text as it is, without the chat template.")
 @sampling_options
@@ -59,11 +57,17 @@ def run(**values: Any) -> int:
 
 
 def _show(stream: Stream, show: bool, as_json: bool) -> Result:
+    from edgespec.runtime.consume import consume
+
     if as_json:
         return consume(stream, lambda piece: None)
     if show:
+        from edgespec.chat.origins import OriginPrinter
+
         with OriginPrinter() as printer:
-            return consume(stream, printer)
+            result = consume(stream, printer)
+        printer.legend()
+        return result
     result = consume(stream, _write)
     if not result.text.endswith("\n"):
         sys.stdout.write("\n")
@@ -85,6 +89,8 @@ def _read_prompt(prompt: str | None, file: str | None) -> str:
         raise UsageError("-p and -f exclude each other: give the prompt once")
     if prompt is None:
         prompt = _read_file(file or "-")
+    if not prompt.isprintable() and any("\ud800" <= c <= "\udfff" for c in prompt):
+        raise UsageError("the prompt is not valid UTF-8: convert it first")
     if not prompt.strip():
         raise UsageError("the prompt is empty: give -p TEXT, -f FILE, or text on standard input")
     return prompt

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
 from edgespec.sampling.kernel import kernel
 
 __all__ = ["SuffixAutomaton", "extend", "make_automaton", "match", "reset"]
@@ -60,7 +61,7 @@ def make_automaton(capacity: int) -> SuffixAutomaton:
 
 
 @kernel
-def reset(automaton):
+def reset(automaton: SuffixAutomaton) -> None:
     """Forget every token."""
     automaton.table[:] = -1
     automaton.counters[:] = 0
@@ -72,11 +73,13 @@ def reset(automaton):
 
 
 @kernel
-def _slot(automaton, state, token):
+def _slot(automaton: SuffixAutomaton, state: int, token: int) -> np.uint64:
     """Where the edge (state, token) is or would be in the hash table."""
     mask = np.uint64(len(automaton.table) - 1)
     key = np.uint64(state) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(token)
-    slot = ((key ^ (key >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)) >> np.uint64(20)
+    slot: np.uint64 = ((key ^ (key >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)) >> np.uint64(
+        20
+    )
     slot &= mask
     while True:
         edge = automaton.table[slot]
@@ -88,7 +91,7 @@ def _slot(automaton, state, token):
 
 
 @kernel
-def _add_edge(automaton, state, token, target):
+def _add_edge(automaton: SuffixAutomaton, state: int, token: int, target: int) -> None:
     edge = automaton.counters[_EDGES]
     automaton.counters[_EDGES] += 1
     automaton.edge_source[edge] = state
@@ -100,8 +103,8 @@ def _add_edge(automaton, state, token, target):
 
 
 @kernel
-def _add_state(automaton, length, link, recent):
-    state = automaton.counters[_STATES]
+def _add_state(automaton: SuffixAutomaton, length: int, link: int, recent: int) -> int:
+    state = int(automaton.counters[_STATES])
     automaton.counters[_STATES] += 1
     automaton.length[state] = length
     automaton.link[state] = link
@@ -111,7 +114,7 @@ def _add_state(automaton, length, link, recent):
 
 
 @kernel
-def _clone(automaton, original, parent, token):
+def _clone(automaton: SuffixAutomaton, original: int, parent: int, token: int) -> int:
     """Split `original`: a state for its shorter strings, which `parent` reaches by token."""
     clone = _add_state(
         automaton,
@@ -134,7 +137,7 @@ def _clone(automaton, original, parent, token):
 
 
 @kernel
-def _append(automaton, token, position):
+def _append(automaton: SuffixAutomaton, token: int, position: int) -> None:
     last = automaton.counters[_LAST]
     state = _add_state(automaton, automaton.length[last] + 1, 0, position)
     parent = last
@@ -155,7 +158,7 @@ def _append(automaton, token, position):
 
 
 @kernel
-def match(automaton, level):
+def match(automaton: SuffixAutomaton, level: int) -> tuple[int, int]:
     """The longest suffix that occurred before, or the level-th shorter one.
 
     Returns:
@@ -173,7 +176,7 @@ def match(automaton, level):
 
 
 @kernel
-def extend(automaton, token, position):
+def extend(automaton: SuffixAutomaton, token: int, position: int) -> None:
     """Append one token at index `position`. Amortized O(1)."""
     # Only now do the suffixes of the text before this token count as seen there: `match` has to
     # report earlier occurrences, not the end of the text itself.

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from edgespec.sampling.kernel import kernel
 
 from edgespec.drafters.automaton import SuffixAutomaton, extend, make_automaton, match, reset
 from edgespec.drafters.protocol import Int32Array, Proposal
+from edgespec.sampling.kernel import kernel
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["NgramDrafter"]
@@ -27,7 +27,13 @@ Float64Array = npt.NDArray[np.float64]
 
 
 @kernel
-def _score(automaton, history, token, hits, trials):
+def _score(
+    automaton: SuffixAutomaton,
+    history: Int32Array,
+    token: int,
+    hits: Float64Array,
+    trials: Float64Array,
+) -> None:
     """Compare the predictions for this token with it."""
     for level in range(_LEVELS):
         length, end = match(automaton, level)
@@ -39,7 +45,14 @@ def _score(automaton, history, token, hits, trials):
 
 
 @kernel
-def _index(automaton, history, start, stop, hits, trials):
+def _index(
+    automaton: SuffixAutomaton,
+    history: Int32Array,
+    start: int,
+    stop: int,
+    hits: Float64Array,
+    trials: Float64Array,
+) -> None:
     """Append ``history[start:stop]``, learning from each token how credible its match was."""
     for position in range(start, stop):
         _score(automaton, history, history[position], hits, trials)
@@ -47,18 +60,26 @@ def _index(automaton, history, start, stop, hits, trials):
 
 
 @kernel
-def _credibility(length, hits, trials):
+def _credibility(length: int, hits: Float64Array, trials: Float64Array) -> float:
     """Posterior mean that a match of this length predicts the next token.
 
     The prior mean length / (length + 2) says that a match of two tokens is right half the time.
     """
     index = min(length, _LENGTHS - 1)
     prior = index / (index + 2.0)
-    return (hits[index] + _PRIOR * prior) / (trials[index] + _PRIOR)
+    return float((hits[index] + _PRIOR * prior) / (trials[index] + _PRIOR))
 
 
 @kernel
-def _propose(automaton, history, length, budget, threshold, hits, trials):
+def _propose(
+    automaton: SuffixAutomaton,
+    history: Int32Array,
+    length: int,
+    budget: int,
+    threshold: float,
+    hits: Float64Array,
+    trials: Float64Array,
+) -> int:
     """Copy the continuation of the most credible match behind the text; its length."""
     best, matched, source = 0.0, 0, -1
     for level in range(_LEVELS):
@@ -119,6 +140,9 @@ class NgramDrafter:
         if length < self._indexed:
             reset(self._automaton)
             self._indexed = 0
+            # They are learned again from the same text; kept, it would count twice.
+            self._hits[:] = 0
+            self._trials[:] = 0
 
     def cancel(self) -> None:
         """Proposals take microseconds."""

@@ -7,6 +7,7 @@ same way, so that its first answer token comes from the same kind of evaluation 
 
 from __future__ import annotations
 
+import logging
 from enum import Enum
 from time import perf_counter
 from typing import NamedTuple
@@ -21,6 +22,8 @@ from edgespec.runtime.statistics import Statistics
 from edgespec.sampling.filters import make_workspace
 from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED, verify_chain
 from edgespec.speculation.settings import DrawSettings
+
+_log = logging.getLogger("edgespec.decoder")
 
 __all__ = ["Cycle", "Decoder", "Origin"]
 
@@ -94,6 +97,7 @@ class Decoder:
         self.drafter.begin(settings)
         self.statistics = statistics
         statistics.reused_tokens += self.target.length
+        _log.debug("begins a prompt of %d tokens, %d of them cached", len(tokens), self.target.length)
         self.target.prefill(tokens[self.target.length : -1])
         statistics.prefill_s += perf_counter() - started
 

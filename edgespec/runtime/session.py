@@ -92,7 +92,7 @@ class Session:
         """
         if not text.strip():
             raise UsageError("the message is empty")
-        return self._answer([*self.messages, Message("user", text)])
+        return self._answer([*self.messages, Message("user", text)], self.sampling)
 
     def retry(self) -> Turn:
         """Answer the last user message again, with the next seed.
@@ -107,17 +107,20 @@ class Session:
             messages = self.messages[: last + 1]
         else:
             raise UsageError("there is no message to answer again")
-        self.sampling = replace(self.sampling, seed=(self.sampling.seed + 1) % 2**64)
-        return self._answer(messages)
+        sampling = replace(self.sampling, seed=(self.sampling.seed + 1) % 2**64)
+        turn = self._answer(messages, sampling)
+        self.sampling = sampling
+        return turn
 
-    def _answer(self, messages: list[Message]) -> Turn:
+    def _answer(self, messages: list[Message], sampling: SamplingParameters) -> Turn:
         tokens, dropped = self._fit(messages)
         system = [m for m in messages[:1] if m.role == "system"]
         limits = replace(self.limits, keep=self._front(system, tokens))
-        stream = self.engine.generate(tokens, self.sampling, limits, accept=self.accept)
+        stream = self.engine.generate(tokens, sampling, limits, accept=self.accept)
         # Only now: a message that was refused leaves the conversation as it was.
-        self.messages, self.dropped, self.unanswered = messages, dropped, None
-        return Turn(self, stream)
+        before, self.messages = self.messages, messages
+        self.dropped, self.unanswered = dropped, None
+        return Turn(self, stream, before)
 
     def _fit(self, messages: list[Message]) -> tuple[Int32Array, int]:
         """Tokens of the newest part of the conversation that fits, and how many it leaves out.
@@ -159,13 +162,14 @@ class Turn:
     """The answer to one message: an iterator of `Piece`.
 
     However it ends (normally, cancelled, by an error), what was said until then is in the
-    session's messages. If nothing was said, the user's message moves to `Session.unanswered`,
-    so that roles keep alternating and `Session.retry` can send it again.
+    session's messages. If nothing was said, they are what they were before; a new message of the
+    user's is then in `Session.unanswered`, and `Session.retry` sends it again.
     """
 
-    def __init__(self, session: Session, stream: Stream) -> None:
+    def __init__(self, session: Session, stream: Stream, before: list[Message]) -> None:
         self.stream = stream
         self._session = session
+        self._before = before
         self._pieces = self._run()
 
     def __iter__(self) -> Iterator[Piece]:
@@ -179,7 +183,9 @@ class Turn:
             if self.stream.text:
                 session.messages.append(Message("assistant", self.stream.text))
             else:
-                session.unanswered = session.messages.pop().content
+                if session.messages[:-1] == self._before:
+                    session.unanswered = session.messages[-1].content
+                session.messages = self._before
 
     def cancel(self) -> None:
         """End the answer, from any thread."""

@@ -10,27 +10,29 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from edgespec.sampling.kernel import kernel
 
-from edgespec.sampling.heap import heapify, keep_largest, pop
+from edgespec.sampling.heap import collect, heapify, keep_largest, pop
+from edgespec.sampling.kernel import kernel
+from edgespec.sampling.parameters import FilterArguments, Float32Array, Int32Array
+from edgespec.sampling.softmax import argmax, softmax
 
 __all__ = ["Workspace", "argmax", "distribution", "make_workspace"]
 
-_POSITIVE_INFINITY = np.int32(0x7F800000)  # as `_ordered` gives it
-_NEGATIVE_INFINITY = np.int32(-0x7F800001)
+_BROKEN = -1
+_LEAST = np.float32(np.finfo(np.float32).min)
+_ONE = np.float32(1.0)
 
 
 class Workspace(NamedTuple):
     """Scratch arrays of one thread, n_vocab entries each (edited and saved: twice that)."""
 
-    keys: npt.NDArray[np.float32]
-    tokens: npt.NDArray[np.int32]
-    order: npt.NDArray[np.float32]
-    logit_of: npt.NDArray[np.float32]
-    counts: npt.NDArray[np.int32]
-    edited: npt.NDArray[np.int32]
-    saved: npt.NDArray[np.float32]
+    keys: Float32Array
+    tokens: Int32Array
+    order: Float32Array
+    logit_of: Float32Array
+    counts: Int32Array
+    edited: Int32Array
+    saved: Float32Array
 
 
 def make_workspace(n_vocab: int) -> Workspace:
@@ -47,7 +49,9 @@ def make_workspace(n_vocab: int) -> Workspace:
 
 
 @kernel
-def _edit(logits, token, value, n_edited, workspace):
+def _edit(
+    logits: Float32Array, token: int, value: float, n_edited: int, workspace: Workspace
+) -> int:
     workspace.edited[n_edited] = token
     workspace.saved[n_edited] = logits[token]
     logits[token] = value
@@ -55,7 +59,7 @@ def _edit(logits, token, value, n_edited, workspace):
 
 
 @kernel
-def _apply_bias(logits, arguments, workspace):
+def _apply_bias(logits: Float32Array, arguments: FilterArguments, workspace: Workspace) -> int:
     n_edited = 0
     for i in range(len(arguments.bias_tokens)):
         token = arguments.bias_tokens[i]
@@ -65,7 +69,14 @@ def _apply_bias(logits, arguments, workspace):
 
 
 @kernel
-def _apply_penalties(logits, history, length, arguments, n_edited, workspace):
+def _apply_penalties(
+    logits: Float32Array,
+    history: Int32Array,
+    length: int,
+    arguments: FilterArguments,
+    n_edited: int,
+    workspace: Workspace,
+) -> int:
     """Penalties of Keskar et al. (2019) and of OpenAI's API, as llama.cpp combines them."""
     repeat = np.float32(arguments.repeat_penalty)
     frequency = np.float32(arguments.frequency_penalty)
@@ -90,73 +101,56 @@ def _apply_penalties(logits, history, length, arguments, n_edited, workspace):
 
 
 @kernel
-def _undo(logits, n_edited, workspace):
+def _undo(logits: Float32Array, n_edited: int, workspace: Workspace) -> None:
     for i in range(n_edited - 1, -1, -1):
         logits[workspace.edited[i]] = workspace.saved[i]
 
 
 @kernel
-def _ordered(bits):
-    """IEEE-754 bits as an integer with the order of the floats: NaNs lie outside [-inf, +inf]."""
-    return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
+def _min_p_floor(largest: np.float32, min_p: float) -> np.float32:
+    """The logit that min-p asks for; -inf when it is off."""
+    floor: np.float32 = largest + np.float32(math.log(min_p) if min_p > 0.0 else -math.inf)
+    return floor
 
 
 @kernel
-def argmax(logits):
-    """Index of the largest value of a float32 row, the first of equals.
-
-    -1 if any value is NaN or +inf. Compared as integers, which vectorizes and needs no second
-    pass to find a NaN.
-    """
-    bits = logits.view(np.int32)
-    largest, smallest = _ordered(bits[0]), _ordered(bits[0])
-    for i in range(len(bits)):
-        value = _ordered(bits[i])
-        largest = max(largest, value)
-        smallest = min(smallest, value)
-    if largest >= _POSITIVE_INFINITY or smallest < _NEGATIVE_INFINITY:
-        return -1
-    for i in range(len(bits)):
-        if _ordered(bits[i]) == largest:
-            return i
-    return -1
+def _select_all(logits: Float32Array, arguments: FilterArguments, workspace: Workspace) -> int:
+    """Candidates without top-k: their number; keys and tokens hold them. Or `_BROKEN`."""
+    best = argmax(logits)
+    if best < 0:
+        return _BROKEN
+    floor = _LEAST
+    if arguments.typical_p >= 1.0 and arguments.top_p >= 1.0:
+        # Min-p comes first, then, and what it removes need not be written down.
+        floor = max(floor, _min_p_floor(logits[best], arguments.min_p))
+    return collect(logits, floor, workspace.keys, workspace.tokens)
 
 
 @kernel
-def _softmax_over(keys, count, out):
-    """exp(key - max) / sum over the first `count` keys, float32 into out; log of the sum."""
-    largest = keys[0]
-    for i in range(1, count):
-        largest = max(largest, keys[i])
-    total = 0.0
-    for i in range(count):
-        weight = np.float32(math.exp(keys[i] - largest))
-        out[i] = weight
-        total += weight
-    scale = np.float32(1.0 / total)
-    for i in range(count):
-        out[i] *= scale
-    return largest + math.log(total)
-
-
-@kernel
-def _select_top_k(logits, top_k, workspace):
-    """Candidates after top-k: their number; keys and tokens hold them."""
-    n_vocab = len(logits)
-    if 0 < top_k < n_vocab:
-        keep_largest(logits, top_k, workspace.keys, workspace.tokens)
-        if min(workspace.keys[:top_k]) > -np.inf:
-            return top_k
+def _select_top_k(logits: Float32Array, top_k: int, workspace: Workspace) -> int:
+    """Candidates after top-k: their number; keys and tokens hold them. Or `_BROKEN`."""
+    keys, tokens = workspace.keys, workspace.tokens
+    if not keep_largest(logits, top_k, keys, tokens):
+        return _BROKEN
     count = 0
-    for token in range(n_vocab):
-        if logits[token] > -np.inf:
-            workspace.keys[count], workspace.tokens[count] = logits[token], token
+    for i in range(top_k):
+        if keys[i] == np.inf:
+            return _BROKEN
+        if keys[i] > -np.inf:
+            keys[count], tokens[count] = keys[i], tokens[i]
             count += 1
     return count
 
 
 @kernel
-def _select_typical(typical_p, count, workspace):
+def _surprisal(logit: np.float32, largest: np.float32, log_total: float) -> float:
+    """-log of a probability; log_total is that of the sum of exp(logit - largest)."""
+    # In float64: the difference of two float32 logits can be too large for one.
+    return log_total - (float(logit) - float(largest))
+
+
+@kernel
+def _select_typical(typical_p: float, count: int, workspace: Workspace) -> int:
     """Locally typical sampling (Meister et al. 2022, eq. 8): smallest set by |surprisal - H|."""
     keys, tokens, order, logit_of = (
         workspace.keys,
@@ -164,20 +158,21 @@ def _select_typical(typical_p, count, workspace):
         workspace.order,
         workspace.logit_of,
     )
-    log_total = _softmax_over(keys, count, order)
+    largest = keys[argmax(keys[:count])]
+    log_total = math.log(softmax(keys, count, largest, _ONE, order))
     entropy = 0.0
     for i in range(count):
-        entropy += order[i] * (log_total - keys[i])
+        entropy += order[i] * _surprisal(keys[i], largest, log_total)
     for i in range(count):
         logit_of[tokens[i]] = keys[i]
         # The heap pops the largest first, so the distance goes in negated.
-        order[i] = -abs(log_total - keys[i] - entropy)
+        order[i] = -abs(_surprisal(keys[i], largest, log_total) - entropy)
     heapify(order, tokens, count)
     size, mass = count, 0.0
     while size > 0 and mass <= typical_p:
         pop(order, tokens, size)
         size -= 1
-        mass += math.exp(logit_of[tokens[size]] - log_total)
+        mass += math.exp(-_surprisal(logit_of[tokens[size]], largest, log_total))
     for i in range(count - size):
         tokens[i] = tokens[size + i]
         keys[i] = logit_of[tokens[i]]
@@ -185,10 +180,11 @@ def _select_typical(typical_p, count, workspace):
 
 
 @kernel
-def _select_top_p(top_p, count, workspace):
+def _select_top_p(top_p: float, count: int, workspace: Workspace) -> int:
     """Nucleus sampling (Holtzman et al. 2020): the fewest most likely tokens with mass top_p."""
     keys, tokens, order = workspace.keys, workspace.tokens, workspace.order
-    log_total = _softmax_over(keys, count, order)
+    largest = keys[argmax(keys[:count])]
+    log_total = math.log(softmax(keys, count, largest, _ONE, order))
     # Tokens below (1 - top_p) / count weigh less than 1 - top_p together: the nucleus is never
     # among them, and leaving them out keeps the heap small. Half of it allows for rounding.
     floor = np.float32(0.5 * (1.0 - top_p) / count)
@@ -202,7 +198,7 @@ def _select_top_p(top_p, count, workspace):
     while size > 0:
         pop(keys, tokens, size)
         size -= 1
-        mass += math.exp(keys[size] - log_total)
+        mass += math.exp(-_surprisal(keys[size], largest, log_total))
         if mass >= top_p:
             break
     for i in range(likely - size):
@@ -211,13 +207,10 @@ def _select_top_p(top_p, count, workspace):
 
 
 @kernel
-def _select_min_p(min_p, count, workspace):
+def _select_min_p(min_p: float, count: int, workspace: Workspace) -> int:
     """Keep tokens whose probability is at least min_p times the largest (Nguyen et al. 2024)."""
     keys, tokens = workspace.keys, workspace.tokens
-    largest = keys[0]
-    for i in range(1, count):
-        largest = max(largest, keys[i])
-    floor = largest + np.float32(math.log(min_p))
+    floor = _min_p_floor(keys[argmax(keys[:count])], min_p)
     kept = 0
     for i in range(count):
         if keys[i] >= floor:
@@ -227,7 +220,7 @@ def _select_min_p(min_p, count, workspace):
 
 
 @kernel
-def _one_hot(token, p, workspace):
+def _one_hot(token: int, p: Float32Array, workspace: Workspace) -> int:
     p[:] = 0
     p[token] = 1
     workspace.tokens[0] = token
@@ -235,7 +228,7 @@ def _one_hot(token, p, workspace):
 
 
 @kernel
-def _most_likely(count, p, workspace):
+def _most_likely(count: int, p: Float32Array, workspace: Workspace) -> int:
     best = 0
     for i in range(1, count):
         if workspace.keys[i] > workspace.keys[best] or (
@@ -247,13 +240,17 @@ def _most_likely(count, p, workspace):
 
 
 @kernel
-def _scatter(count, temperature, p, workspace):
+def _inverse(temperature: float) -> np.float32:
+    """1 / temperature, kept finite and above zero in float32."""
+    inverse: np.float32 = np.float32(min(max(1.0 / temperature, 1e-37), 1e37))
+    return inverse
+
+
+@kernel
+def _scatter(count: int, temperature: float, p: Float32Array, workspace: Workspace) -> int:
     """Softmax of the candidates at this temperature into the dense row p."""
     keys, tokens, order = workspace.keys, workspace.tokens, workspace.order
-    inverse = np.float32(1.0 / temperature)
-    for i in range(count):
-        keys[i] *= inverse
-    _softmax_over(keys, count, order)
+    softmax(keys, count, keys[argmax(keys[:count])], _inverse(temperature), order)
     p[:] = 0
     for i in range(count):
         p[tokens[i]] = order[i]
@@ -261,8 +258,15 @@ def _scatter(count, temperature, p, workspace):
 
 
 @kernel
-def _filtered(logits, arguments, p, workspace):
-    count = _select_top_k(logits, arguments.top_k, workspace)
+def _filtered(
+    logits: Float32Array, arguments: FilterArguments, p: Float32Array, workspace: Workspace
+) -> int:
+    if 0 < arguments.top_k < len(logits):
+        count = _select_top_k(logits, arguments.top_k, workspace)
+    else:
+        count = _select_all(logits, arguments, workspace)
+    if count <= 0:
+        return count
     if arguments.typical_p < 1.0:
         count = _select_typical(arguments.typical_p, count, workspace)
     if arguments.temperature <= 0.0:
@@ -275,7 +279,44 @@ def _filtered(logits, arguments, p, workspace):
 
 
 @kernel
-def distribution(logits, history, length, arguments, p, workspace):
+def _unfiltered(
+    logits: Float32Array, temperature: float, p: Float32Array, workspace: Workspace
+) -> int:
+    """Greedy choice or softmax of the whole row: nothing has to be selected."""
+    best = argmax(logits)
+    if best < 0:
+        return _BROKEN
+    if logits[best] == -np.inf:
+        return 0
+    if temperature <= 0.0:
+        return _one_hot(best, p, workspace)
+    softmax(logits, len(logits), logits[best], _inverse(temperature), p)
+    for token in range(len(logits)):
+        workspace.tokens[token] = token
+    return len(logits)
+
+
+@kernel
+def _keeps_all(arguments: FilterArguments, n_vocab: int) -> bool:
+    """Whether no filter can change the result; at temperature 0 only typical-p can."""
+    if arguments.typical_p < 1.0:
+        return False
+    return arguments.temperature <= 0.0 or (
+        (arguments.top_k <= 0 or arguments.top_k >= n_vocab)
+        and arguments.top_p >= 1.0
+        and arguments.min_p <= 0.0
+    )
+
+
+@kernel
+def distribution(
+    logits: Float32Array,
+    history: Int32Array,
+    length: int,
+    arguments: FilterArguments,
+    p: Float32Array,
+    workspace: Workspace,
+) -> int:
     """p at the prefix ``history[:length]``: the target's (or the draft's) filtered softmax.
 
     Args:
@@ -284,23 +325,17 @@ def distribution(logits, history, length, arguments, p, workspace):
         history: int32, the tokens so far, proposals of the running block included.
         length: how many entries of `history` are the prefix.
         arguments: `FilterArguments`.
-        p: float32 (n_vocab,), overwritten with the distribution; zero outside the support.
-        workspace: `Workspace`; its `tokens` lists the support afterwards, in no order.
+        p: float32 (n_vocab,), overwritten with the distribution; zero outside the candidates.
+        workspace: `Workspace`; its `tokens` lists the candidates afterwards, in no order.
 
     Returns:
-        The size of the support; 0 when there is nothing to choose from (all logits -inf); -1 when
-        a logit is NaN or +inf.
+        The number of candidates, the tokens that may have p > 0; 0 when there is nothing to
+        choose from (all logits -inf); -1 when a logit is NaN or +inf.
     """
     n_edited = _apply_bias(logits, arguments, workspace)
     n_edited = _apply_penalties(logits, history, length, arguments, n_edited, workspace)
-    token = argmax(logits)
-    if token < 0:
-        count = -1
-    elif logits[token] == -np.inf:
-        count = 0
-    elif arguments.temperature <= 0.0 and arguments.typical_p >= 1.0:
-        # No other filter can remove the most likely token.
-        count = _one_hot(token, p, workspace)
+    if _keeps_all(arguments, len(logits)):
+        count = _unfiltered(logits, arguments.temperature, p, workspace)
     else:
         count = _filtered(logits, arguments, p, workspace)
     _undo(logits, n_edited, workspace)

@@ -6,18 +6,23 @@ go to the smaller token id, so that a selection never depends on the order of it
 
 from __future__ import annotations
 
-from edgespec.sampling.kernel import kernel
+import numpy as np
 
-__all__ = ["heapify", "keep_largest", "pop"]
+from edgespec.sampling.kernel import kernel
+from edgespec.sampling.parameters import Float32Array, Int32Array
+
+__all__ = ["collect", "heapify", "keep_largest", "pop"]
+
+_BLOCK = 64  # values looked at together, with vector instructions, before any is looked at alone
 
 
 @kernel
-def _before(key_a, token_a, key_b, token_b):
+def _before(key_a: float, token_a: int, key_b: float, token_b: int) -> bool:
     return key_a > key_b or (key_a == key_b and token_a < token_b)
 
 
 @kernel
-def _sift_down(keys, tokens, start, size):
+def _sift_down(keys: Float32Array, tokens: Int32Array, start: int, size: int) -> None:
     key, token = keys[start], tokens[start]
     hole = start
     while True:
@@ -36,14 +41,14 @@ def _sift_down(keys, tokens, start, size):
 
 
 @kernel
-def heapify(keys, tokens, size):
+def heapify(keys: Float32Array, tokens: Int32Array, size: int) -> None:
     """Make the first `size` entries a max-heap: O(size)."""
     for start in range(size // 2 - 1, -1, -1):
         _sift_down(keys, tokens, start, size)
 
 
 @kernel
-def pop(keys, tokens, size):
+def pop(keys: Float32Array, tokens: Int32Array, size: int) -> None:
     """Move the largest of the first `size` entries to index ``size - 1``: O(log size)."""
     last = size - 1
     keys[0], keys[last] = keys[last], keys[0]
@@ -52,24 +57,70 @@ def pop(keys, tokens, size):
 
 
 @kernel
-def keep_largest(values, limit, keys, tokens):
+def _count_not_below(values: Float32Array, start: int, stop: int, floor: np.float32) -> int:
+    """How many of ``values[start:stop]`` are `floor` or more, or NaN."""
+    hits = np.int32(0)
+    for i in range(start, stop):
+        hits = np.int32(hits + np.int32(not (values[i] < floor)))
+    return int(hits)
+
+
+@kernel
+def keep_largest(values: Float32Array, limit: int, keys: Float32Array, tokens: Int32Array) -> bool:
     """Put the `limit` largest entries of `values` into keys and tokens, in no order.
 
-    One pass with a min-heap of `limit` entries: nearly every value loses against its top.
+    One pass with a min-heap of `limit` entries: nearly every block of values loses against its
+    top as a whole.
 
     Args:
         values: float32 (n,).
         limit: 1 <= limit <= n.
         keys, tokens: float32 and int32, at least `limit` long; overwritten.
+
+    Returns:
+        False if there is a NaN among the values; keys and tokens then mean nothing.
     """
     # Negated on the way in, so that the same max-heap has the entry to drop next on top: the
     # smallest value and, among equal values, the largest token id.
     for token in range(limit):
+        if np.isnan(values[token]):
+            return False
         keys[token], tokens[token] = -values[token], -token
     heapify(keys, tokens, limit)
-    for token in range(limit, len(values)):
-        if values[token] > -keys[0]:
-            keys[0], tokens[0] = -values[token], -token
-            _sift_down(keys, tokens, 0, limit)
+    for start in range(limit, len(values), _BLOCK):
+        stop = min(start + _BLOCK, len(values))
+        if _count_not_below(values, start, stop, -keys[0]) == 0:
+            continue
+        for token in range(start, stop):
+            if values[token] > -keys[0]:
+                keys[0], tokens[0] = -values[token], -token
+                _sift_down(keys, tokens, 0, limit)
+            elif np.isnan(values[token]):
+                return False
     for i in range(limit):
         keys[i], tokens[i] = -keys[i], -tokens[i]
+    return True
+
+
+@kernel
+def collect(values: Float32Array, floor: np.float32, keys: Float32Array, tokens: Int32Array) -> int:
+    """Put the entries of `values` that are `floor` or more into keys and tokens; their number.
+
+    Blocks in which all or none are wanted, the usual case, are treated as a whole. No value may
+    be NaN.
+    """
+    count = 0
+    for start in range(0, len(values), _BLOCK):
+        stop = min(start + _BLOCK, len(values))
+        hits = _count_not_below(values, start, stop, floor)
+        if hits == stop - start:
+            for i in range(hits):
+                keys[count + i] = values[start + i]
+                tokens[count + i] = start + i
+            count += hits
+        elif hits > 0:
+            for token in range(start, stop):
+                if values[token] >= floor:
+                    keys[count], tokens[count] = values[token], token
+                    count += 1
+    return count

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numba
 from platformdirs import user_cache_path
@@ -22,14 +22,19 @@ __all__ = ["cache_folder", "kernel", "native_callback"]
 
 _ROOMS = ("sampling", "speculation", "drafters", "backend")
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-def kernel(function: Callable[..., Any]) -> Any:
-    """Compile at the first call, or load from the cache; releases the interpreter lock."""
+
+def kernel(function: Function) -> Function:
+    """Compile at the first call, or load from the cache; releases the interpreter lock.
+
+    To a type checker the kernel is the function it was made from: calls are checked.
+    """
     compiled = numba.njit(nogil=True)(function)
     with _numba_cache() as usable:
         if usable:
             compiled.enable_caching()
-    return compiled
+    return cast(Function, compiled)
 
 
 def native_callback(signature: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -10,9 +10,20 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from edgespec.sampling.kernel import kernel
 
-__all__ = ["PURPOSE_ACCEPT", "PURPOSE_DRAFT", "PURPOSE_NOISE", "PURPOSE_TARGET", "stream", "uniform"]
+from edgespec.sampling.kernel import kernel
+from edgespec.sampling.parameters import Float32Array, Int32Array
+
+__all__ = [
+    "PURPOSE_ACCEPT",
+    "PURPOSE_DRAFT",
+    "PURPOSE_NOISE",
+    "PURPOSE_TARGET",
+    "noise_uniform",
+    "race",
+    "stream",
+    "uniform",
+]
 
 PURPOSE_TARGET = 1  # draws from p or from the residual
 PURPOSE_DRAFT = 2  # draws from q
@@ -26,20 +37,21 @@ _TO_UNIT = 2.0**-53
 
 
 @kernel
-def _mix(x):
+def _mix(x: np.uint64) -> np.uint64:
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
     x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
+    mixed: np.uint64 = x ^ (x >> np.uint64(31))
+    return mixed
 
 
 @kernel
-def _unit(x):
+def _unit(x: np.uint64) -> float:
     # The half step keeps 0 and 1 out, so that log(u) is always finite.
     return (float(x >> np.uint64(11)) + 0.5) * _TO_UNIT
 
 
 @kernel
-def stream(seed, position, purpose):
+def stream(seed: int, position: int, purpose: int) -> np.uint64:
     """The 64-bit key of one draw: uint64 from (seed, position, purpose).
 
     The seed comes as int64 with the bits of the user's unsigned number, so that every call has
@@ -51,19 +63,19 @@ def stream(seed, position, purpose):
 
 
 @kernel
-def uniform(seed, position, purpose):
+def uniform(seed: int, position: int, purpose: int) -> float:
     """One float64 in the open interval (0, 1)."""
     return _unit(stream(seed, position, purpose))
 
 
 @kernel
-def noise_uniform(key, token):
+def noise_uniform(key: np.uint64, token: int) -> float:
     """The uniform behind token's noise under a `stream` key: float64 in (0, 1)."""
     return _unit(_mix(key + (np.uint64(token) + np.uint64(1)) * _WEYL))
 
 
 @kernel
-def race(weights, tokens, count, key):
+def race(weights: Float32Array, tokens: Int32Array, count: int, key: np.uint64) -> int:
     """The winner of an exponential race: argmax of log w(v) + Gumbel(key, v).
 
     Gumbel-max (Gumbel 1954) in its exponential form: E(v) = -log u(v) is exponential, and

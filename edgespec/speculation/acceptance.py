@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from edgespec.sampling.filters import Workspace, distribution
 from edgespec.sampling.kernel import kernel
-
-from edgespec.sampling.filters import distribution
+from edgespec.sampling.parameters import Float32Array, Int32Array
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.draws import ACCEPT_REJECTION, choose, draw_residual
+from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["BROKEN_LOGITS", "NOTHING_ALLOWED", "verify_chain"]
 
@@ -15,7 +16,15 @@ NOTHING_ALLOWED = -2
 
 
 @kernel
-def _rejection_step(p, q, proposal, tokens, count, seed, position):
+def _rejection_step(
+    p: Float32Array,
+    q: Float32Array,
+    proposal: int,
+    tokens: Int32Array,
+    count: int,
+    seed: int,
+    position: int,
+) -> int:
     """The token to emit for a proposal: the proposal itself, or its replacement.
 
     Accept with min(1, p/q); otherwise draw from the residual (Leviathan et al. 2023, section 2.3;
@@ -25,11 +34,26 @@ def _rejection_step(p, q, proposal, tokens, count, seed, position):
     if uniform(seed, position, PURPOSE_ACCEPT) * q_proposal < p[proposal]:
         return proposal
     replacement = draw_residual(p, q, proposal, tokens, count, seed, position)
-    return proposal if replacement < 0 else replacement
+    if replacement >= 0:
+        return replacement
+    if p[proposal] > 0.0:
+        return proposal
+    # Rounding left nothing of the residual; a token that the filters forbid is still no answer.
+    return choose(p, tokens, count, ACCEPT_REJECTION, seed, position, PURPOSE_TARGET)
 
 
 @kernel
-def verify_chain(logits, history, length, k, q, settings, p, workspace, out):
+def verify_chain(
+    logits: Float32Array,
+    history: Int32Array,
+    length: int,
+    k: int,
+    q: Float32Array,
+    settings: DrawSettings,
+    p: Float32Array,
+    workspace: Workspace,
+    out: Int32Array,
+) -> int:
     """Accept a prefix of k proposals and draw the token after it.
 
     The proposals are ``history[length:length + k]``. Position i has its own prefix

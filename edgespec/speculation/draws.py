@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 from edgespec.sampling.kernel import kernel
-
+from edgespec.sampling.parameters import Float32Array, Int32Array
 from edgespec.sampling.random import (
     PURPOSE_DRAFT,
     PURPOSE_NOISE,
@@ -19,46 +18,83 @@ __all__ = ["ACCEPT_COUPLED", "ACCEPT_REJECTION", "choose", "draw_proposal", "dra
 ACCEPT_REJECTION = 0
 ACCEPT_COUPLED = 1
 
-_NO_ROW = np.zeros(0, np.float32)
+_BLOCK = 64
 
 
 @kernel
-def _invert(p, tokens, count, u):
+def _mass(p: Float32Array, tokens: Int32Array, start: int, stop: int) -> float:
+    """Sum of p over ``tokens[start:stop]``, in four strands that do not wait for each other."""
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+    whole = stop - (stop - start) % 4
+    for i in range(start, whole, 4):
+        a += p[tokens[i]]
+        b += p[tokens[i + 1]]
+        c += p[tokens[i + 2]]
+        d += p[tokens[i + 3]]
+    for i in range(whole, stop):
+        a += p[tokens[i]]
+    return (a + b) + (c + d)
+
+
+@kernel
+def _invert(p: Float32Array, tokens: Int32Array, count: int, u: float) -> int:
     """Inverse of the cumulative distribution of p over the listed tokens, at u in (0, 1)."""
-    mass, last = 0.0, tokens[0]
-    total = 0.0
-    for i in range(count):
-        total += p[tokens[i]]
     # float32 rows do not sum to one exactly; scaling u leaves no mass unreachable.
-    goal = u * total
-    for i in range(count):
-        token = tokens[i]
-        if p[token] > 0.0:
-            mass += p[token]
-            last = token
+    goal = u * _mass(p, tokens, 0, count)
+    mass = 0.0
+    for start in range(0, count, _BLOCK):
+        stop = min(start + _BLOCK, count)
+        block = _mass(p, tokens, start, stop)
+        if mass + block <= goal:
+            mass += block
+            continue
+        for i in range(start, stop):
+            mass += p[tokens[i]]
             if mass > goal:
-                return token
-    return last
+                return int(tokens[i])
+    # Only rounding leads here: the last token that has mass.
+    last = count - 1
+    while last > 0 and p[tokens[last]] <= 0.0:
+        last -= 1
+    return int(tokens[last])
 
 
 @kernel
-def choose(p, tokens, count, rule, seed, position, purpose):
+def choose(
+    p: Float32Array,
+    tokens: Int32Array,
+    count: int,
+    rule: int,
+    seed: int,
+    position: int,
+    purpose: int,
+) -> int:
     """One token from p, by the rule's own randomness: inverse CDF, or the shared race."""
     if count == 1:
-        return tokens[0]
+        return int(tokens[0])
     if rule == ACCEPT_COUPLED:
         return race(p, tokens, count, stream(seed, position, PURPOSE_NOISE))
     return _invert(p, tokens, count, uniform(seed, position, purpose))
 
 
 @kernel
-def draw_proposal(q, tokens, count, rule, seed, position):
+def draw_proposal(
+    q: Float32Array, tokens: Int32Array, count: int, rule: int, seed: int, position: int
+) -> int:
     """One token from q for this position: what a drafter that keeps q must use."""
     return choose(q, tokens, count, rule, seed, position, PURPOSE_DRAFT)
 
 
 @kernel
-def draw_residual(p, q, rejected, tokens, count, seed, position):
+def draw_residual(
+    p: Float32Array,
+    q: Float32Array,
+    rejected: int,
+    tokens: Int32Array,
+    count: int,
+    seed: int,
+    position: int,
+) -> int:
     """One token from norm((p - q)+): Leviathan et al. (2023), algorithm 1.
 
     Args:
@@ -82,7 +118,7 @@ def draw_residual(p, q, rejected, tokens, count, seed, position):
     goal = uniform(seed, position, PURPOSE_TARGET) * total
     mass, last = 0.0, -1
     for i in range(count):
-        token = tokens[i]
+        token = int(tokens[i])
         if token == rejected:
             continue
         weight = p[token] if one_hot else max(p[token] - q[token], 0.0)

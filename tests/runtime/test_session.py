@@ -53,6 +53,19 @@ def test_retry_answers_the_last_message_again_with_the_next_seed(open_engine: An
     assert session.messages[-1].content == second.text
 
 
+def test_a_retry_that_says_nothing_keeps_the_old_answer(open_engine: Any) -> None:
+    session = make(open_engine())
+    session.send("Tell me something.").result  # noqa: B018
+    before = list(session.messages)
+    turn = session.retry()
+    turn.cancel()
+    assert turn.result.text == ""
+    assert session.messages == before
+    assert session.unanswered is None
+    assert session.retry().result.text
+    assert [m.role for m in session.messages] == ["user", "assistant"]
+
+
 def test_a_cancelled_answer_stays_and_an_unsaid_one_can_be_retried(open_engine: Any) -> None:
     session = make(open_engine(), count=200)
     turn = session.send("Tell me a long story.")

@@ -7,6 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.text import Text
 
+from edgespec.chat.characters import printable
 from edgespec.runtime.decoder import Origin
 from edgespec.runtime.stream import Piece
 
@@ -27,7 +28,7 @@ _MARKS = {
 
 
 class OriginPrinter:
-    """Prints pieces as they come, and what the colours mean at the end.
+    """Prints pieces as they come, and ends the last line.
 
     Without colours (NO_COLOR, a pipe) brackets tell the origins apart.
     """
@@ -37,7 +38,9 @@ class OriginPrinter:
         self._colours = self._console.is_terminal and not self._console.no_color
 
     def __call__(self, piece: Piece) -> None:
-        self._console.print(self._marked(piece.text, piece.origin), end="")
+        """Print one piece."""
+        text = printable(piece.text) if self._console.is_terminal else piece.text
+        self._console.print(self._marked(text, piece.origin), end="")
         self._console.file.flush()
 
     def _marked(self, text: str, origin: Origin) -> Text:
@@ -56,7 +59,9 @@ class OriginPrinter:
         trace: TracebackType | None,
     ) -> None:
         self._console.print()
-        if kind is None:
-            legend = Console(stderr=True, highlight=False, soft_wrap=True)
-            names = [self._marked(origin.value, origin) for origin in Origin]
-            legend.print(Text("origin of each token: ") + Text(" ").join(names))
+
+    def legend(self) -> None:
+        """Say on standard error what the colours mean."""
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        names = [self._marked(origin.value, origin) for origin in Origin]
+        console.print(Text("origin of each token: ") + Text(" ").join(names))

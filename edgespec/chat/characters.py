@@ -1,0 +1,19 @@
+"""What a terminal must not be sent, and what a tokenizer cannot take."""
+
+from __future__ import annotations
+
+__all__ = ["printable", "sendable"]
+
+_CONTROLS = {
+    code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in ("\n", "\t")
+}
+
+
+def printable(text: str) -> str:
+    """The text without control characters: a model's output must not steer the terminal."""
+    return text.translate(_CONTROLS)
+
+
+def sendable(text: str) -> str:
+    """The text with bytes that were not UTF-8 when they were typed as replacement characters."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,0 +1,113 @@
+"""Reductions over whole rows of logits, written so that the compiler makes vector code of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgespec.sampling.kernel import kernel
+from edgespec.sampling.parameters import Float32Array
+
+__all__ = ["argmax", "softmax"]
+
+_BLOCK = 256
+
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_POSITIVE_INFINITY = np.int32(0x7F800000)  # as `_ordered` gives it
+_NEGATIVE_INFINITY = np.int32(-0x7F800000)
+
+_PER_LN2 = np.float32(1.4426950408889634)
+_LN2_HIGH = np.float32(0.693359375)  # 355 / 512: its products with small integers are exact
+_LN2_LOW = np.float32(-2.1219444005469057e-4)
+_HALF = np.float32(0.5)
+_ONE = np.float32(1.0)
+_TAYLOR_3, _TAYLOR_4, _TAYLOR_5 = np.float32(1 / 6), np.float32(1 / 24), np.float32(1 / 120)
+_TAYLOR_6, _TAYLOR_7 = np.float32(1 / 720), np.float32(1 / 5040)
+_NEGLIGIBLE = np.float32(-86.5)  # exp of this is 3e-38, nearly the smallest normal float32
+_MANTISSA_BITS = np.int32(23)
+
+
+@kernel
+def _ordered(bits: np.int32) -> np.int32:
+    """IEEE-754 bits as an integer with the order of the floats: NaNs lie outside [-inf, +inf]."""
+    sign = np.int32(bits >> np.int32(31))
+    ordered: np.int32 = np.int32(((bits & _MAGNITUDE) ^ sign) - sign)
+    return ordered
+
+
+@kernel
+def argmax(logits: Float32Array) -> int:
+    """Index of the largest value of a float32 row, the first of equals.
+
+    -1 if any value is NaN or +inf. Compared as integers, which needs no second pass to find a
+    NaN.
+    """
+    bits = logits.view(np.int32)
+    largest, smallest = _ordered(bits[0]), _ordered(bits[0])
+    where = 0
+    for start in range(0, len(bits), _BLOCK):
+        highest, lowest = largest, smallest
+        for i in range(start, min(start + _BLOCK, len(bits))):
+            value = _ordered(bits[i])
+            highest = max(highest, value)
+            lowest = min(lowest, value)
+        smallest = lowest
+        if highest > largest:
+            largest, where = highest, start
+    if largest >= _POSITIVE_INFINITY or smallest < _NEGATIVE_INFINITY:
+        return -1
+    while _ordered(bits[where]) != largest:
+        where += 1
+    return where
+
+
+@kernel
+def softmax(
+    values: Float32Array,
+    count: int,
+    largest: np.float32,
+    inverse_temperature: np.float32,
+    out: Float32Array,
+) -> float:
+    """Softmax of the first `count` values, at a temperature; the sum it was divided by.
+
+    exp((v - largest) / T) through 2**n * exp(r) with abs(r) <= ln(2) / 2 and the Taylor series
+    of exp(r), to 1e-7; what is below 1e-37 of the largest becomes 0.
+
+    Args:
+        values: float32; -inf is allowed.
+        count: how many to look at.
+        largest: their maximum, finite.
+        inverse_temperature: positive and finite.
+        out: float32, receives the probabilities.
+    """
+    bits = out.view(np.int32)
+    for i in range(count):
+        x = (values[i] - largest) * inverse_temperature
+        wanted = np.int32(x > _NEGLIGIBLE)
+        x = max(x, _NEGLIGIBLE)
+        n = np.int32(x * _PER_LN2 - _HALF)  # x <= 0: cutting off rounds to the nearest
+        r = (x - np.float32(n) * _LN2_HIGH) - np.float32(n) * _LN2_LOW
+        y = _TAYLOR_5 + r * (_TAYLOR_6 + r * _TAYLOR_7)
+        y = _HALF + r * (_TAYLOR_3 + r * (_TAYLOR_4 + r * y))
+        out[i] = _ONE + r * (_ONE + r * y)
+        bits[i] = (bits[i] + (n << _MANTISSA_BITS)) * wanted
+    total = _sum(out, count)
+    scale = np.float32(1.0 / total)
+    for i in range(count):
+        out[i] *= scale
+    return total
+
+
+@kernel
+def _sum(values: Float32Array, count: int) -> float:
+    """Sum in float64, in four strands that do not wait for each other."""
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+    whole = count - count % 4
+    for i in range(0, whole, 4):
+        a += values[i]
+        b += values[i + 1]
+        c += values[i + 2]
+        d += values[i + 3]
+    for i in range(whole, count):
+        a += values[i]
+    return (a + b) + (c + d)

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgespec.chat.commands import COMMANDS, completions
+from edgespec.chat.loop import Chat
+from edgespec.chat.settings import SETTING_NAMES
+from edgespec.errors import ContextFullError
+from edgespec.runtime.session import Message, Turn
+
+Say = Callable[..., list[str]]
+TURN = [Message("user", "hi"), Message("assistant", "hello")]
+
+
+def test_help_names_every_command_in_80_columns(say: Say) -> None:
+    lines = say("/help")
+    assert all(any(line.startswith(f"/{name}") for line in lines) for name in COMMANDS)
+    assert max(map(len, lines)) < 80
+
+
+@pytest.mark.parametrize("line", ["/exit", "/quit", "/bye", "  /EXIT  "])
+def test_exit(chat: Chat, say: Say, line: str) -> None:
+    assert say(line, "/help") == []
+    assert not chat.running
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("/rest", "there is no command /rest: did you mean /reset or /retry?"),
+        ("/xyzzy", "there is no command /xyzzy: /help lists them"),
+        ("/", "there is no command /: /help lists them"),
+        ("/reset now", "/reset takes nothing behind it"),
+        ("/save", "give a file: /save FILE"),
+        ("/load", "give a file: /load FILE"),
+        ("/stats", "there is no answer yet"),
+        ("/retry", "there is no message to answer again"),
+        ("/set top-k", "give a value: /set top-k VALUE"),
+        ("/set heat 1", "there is no setting 'heat': /set lists them"),
+        ("/set topk 1", "there is no setting 'topk': did you mean top-k or stop?"),
+        ("/set temperature hot", "temperature is 'hot': it has to be a number"),
+        ("/set temperature nan", "temperature is nan: it has to be 0 or more"),
+        ("/set top-k 1.5", "top-k is '1.5': it has to be a whole number"),
+        ("/set top-p 2", "top-p is 2.0: it has to be between 0 and 1 (off)"),
+        ("/set max-tokens 0", "max-tokens is 0: it has to be 1 or more"),
+        ("/set overflow over", "overflow is 'over': it is stop or shift"),
+        ("/set accept greedy", "accept greedy keeps the distribution at temperature 0 only"),
+        ("/set accept all", "accept is 'all': it is one of auto, greedy, rejection, coupled"),
+    ],
+)
+def test_a_mistake_costs_one_line_and_changes_nothing(
+    chat: Chat, say: Say, line: str, error: str
+) -> None:
+    session = chat.session
+    before = (session.sampling, session.limits, session.accept, list(session.messages))
+    assert say(line) == [f"error: {error}"]
+    assert before == (session.sampling, session.limits, session.accept, session.messages)
+    assert chat.running
+
+
+def test_set_lists_and_changes(chat: Chat, say: Say) -> None:
+    names = [line.split()[0] for line in say("/set")]
+    assert names == list(SETTING_NAMES)
+    assert say("/set temperature 0") == ["temperature is 0.0 now"]
+    assert say("/set TOP_K 5") == ["top-k is 5 now"]
+    assert say("/set max-tokens 9", "/set stop the end") == [
+        "max-tokens is 9 now",
+        "stop is 'the end' now",
+    ]
+    assert (chat.session.sampling.temperature, chat.session.sampling.top_k) == (0.0, 5)
+    assert (chat.session.limits.max_tokens, chat.session.limits.stop) == (9, ("the end",))
+    say("/set stop none", "/set max-tokens none", "/set accept greedy")
+    assert (chat.session.limits.max_tokens, chat.session.limits.stop) == (None, ())
+    assert say("/set temperature 1")[0].startswith("error: accept greedy")
+
+
+def test_system_and_reset(chat: Chat, say: Say) -> None:
+    assert say("/system") == ["there is no system prompt"]
+    assert say("/system  Be brief. ") == ["system prompt: Be brief."]
+    chat.session.messages += TURN
+    assert say("/reset") == ["forgotten, except for the system prompt"]
+    assert chat.session.messages == [Message("system", "Be brief.")]
+    say("/system none")
+    assert say("/reset") == ["forgotten"]
+    assert chat.session.messages == []
+
+
+def test_save_and_load(chat: Chat, say: Say, tmp_path: Path) -> None:
+    path = tmp_path / "a chat.json"
+    chat.session.messages = [Message("system", "Be brief."), *TURN]
+    chat.session.unanswered = "and?"
+    assert say("/set seed 7", f"/save {path}")[1] == f"saved to {path}"
+    saved = list(chat.session.messages)
+    say("/system none", "/reset", "/set seed 8", f"/load {path}")
+    assert chat.session.messages == saved
+    assert chat.session.unanswered == "and?"
+    assert chat.session.sampling.seed == 7
+
+
+def test_a_bad_file_leaves_the_conversation_alone(chat: Chat, say: Say, tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    path.write_text("{}")
+    chat.session.messages = [*TURN]
+    assert say(f"/load {path}")[0].startswith("error: ")
+    assert chat.session.messages == TURN
+
+
+def test_what_is_said_and_what_is_not(
+    chat: Chat, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def send(text: str) -> Turn:
+        said.append(text)
+        raise ContextFullError("too long")
+
+    monkeypatch.setattr(chat.session, "send", send)
+    assert say("", "  ", "//etc is a folder", " indented ") == ["error: too long"] * 2
+    assert said == ["/etc is a folder", " indented "]
+
+
+def test_completion() -> None:
+    assert list(completions("/s")) == ["/system", "/save", "/stats", "/set"]
+    assert list(completions("/set top-")) == ["top-k", "top-p"]
+    assert [*completions("hello"), *completions("/set top-k "), *completions("a /s")] == []

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from prompt_toolkit.history import FileHistory
+
+from edgespec.chat.history import MessageHistory
+from edgespec.chat.reader import TerminalReader
+
+
+def test_messages_are_remembered(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "history"
+    first = MessageHistory(path)
+    first.store_string("one")
+    first.store_string("two\nlines \udcff")
+    again = MessageHistory(path)
+    assert list(again.load_history_strings()) == ["two\nlines \ufffd", "one"]
+    assert first.problem is again.problem is None
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_an_unusable_file_costs_the_history_only(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    history = MessageHistory(tmp_path / "file" / "history")
+    assert history.problem
+    history.store_string("one")
+    assert list(history.load_history_strings()) == []
+
+
+def test_a_full_disk_costs_the_history_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: FileHistory, string: str) -> NoReturn:
+        raise OSError(28, "No space left on device")
+
+    history = MessageHistory(tmp_path / "history")
+    monkeypatch.setattr(FileHistory, "store_string", full)
+    history.store_string("one")
+    assert "No space left on device" in str(history.problem)
+
+
+def test_it_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    (tmp_path / "file").touch()
+    reader = TerminalReader(tmp_path / "file" / "x", lambda text: (), str, warnings.append)
+    monkeypatch.setattr(reader._session, "prompt", lambda: "hello")
+    assert [reader.read(), reader.read()] == ["hello", "hello"]
+    assert len(warnings) == 1
+    assert "not remembered" in warnings[0]

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from edgespec.chat.characters import printable, sendable
+from edgespec.chat.markdown import MarkdownLines, split_finished
+
+BITS = [
+    "a",
+    "b c",
+    "\n",
+    "\n\n",
+    "# ",
+    "- ",
+    "1. ",
+    "```",
+    "    ",
+    "*",
+    "|",
+    "---",
+    "> ",
+    "===",
+    " ",
+]
+
+
+def _rendered(text: str) -> str:
+    out = StringIO()
+    Console(file=out, width=80).print(MarkdownLines(text), end="")
+    return out.getvalue()
+
+
+@given(st.lists(st.sampled_from(BITS), max_size=30))
+def test_finished_blocks_stay(bits: list[str]) -> None:
+    finished = ""
+    for end in range(len(bits) + 1):
+        text = "".join(bits[:end])
+        now, rest = split_finished(text)
+        assert text in (now + rest, f"{now}\n{rest}")
+        assert now.startswith(finished)
+        finished = now
+
+
+def test_only_the_last_block_is_open() -> None:
+    assert split_finished("one\n\ntwo") == ("", "one\n\ntwo")
+    assert split_finished("one\n\ntwo\n") == ("one\n", "two\n")
+    assert split_finished("```\none\n\ntwo\n") == ("", "```\none\n\ntwo\n")
+    assert split_finished("- a\n*")[0] == ""
+
+
+def test_nothing_of_an_answer_is_hidden() -> None:
+    text = "a <b>bold</b> List<int>\n\n<div>\n\n[1]: http://a.example\n"
+    for part in ("<b>bold</b>", "List<int>", "<div>", "http://a.example"):
+        assert part in _rendered(text)
+
+
+def test_lines_are_kept_and_not_padded() -> None:
+    assert _rendered("roses\nviolets") == "roses\nviolets\n"
+    assert all(line == line.rstrip() for line in _rendered("# h\n\n- a\n\n`c`\n").split("\n"))
+
+
+def test_only_the_last_lines() -> None:
+    out = StringIO()
+    console = Console(file=out, width=80)
+    console.print(MarkdownLines("```\n" + "\n".join(map(str, range(50))), last=3), end="")
+    assert out.getvalue().split()[-1] == "49"
+    assert len(out.getvalue().splitlines()) <= 3
+
+
+@pytest.mark.parametrize("text", ["plain\n\ttext", "Grüße 👋🏽 語 e\u0301"])
+def test_text_goes_to_the_terminal_unchanged(text: str) -> None:
+    assert printable(text) == sendable(text) == text
+
+
+def test_controls_do_not() -> None:
+    assert printable("a\x1b[31mb\x07\x9b\r\x00\x7f") == "a[31mb"
+    assert sendable("a\udcff") == "a\ufffd"

@@ -1,0 +1,115 @@
+"""The whole command in a terminal, on a real model."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+Spawn = Callable[..., Any]
+LONG = "Count from one to one hundred."
+FIRST_WORDS = r"\x1b\[2K\w"
+
+
+def _context(shown: str) -> int:
+    """Tokens in the context, out of the status line."""
+    found = re.search(r"\d+ tokens?, [\d.]+/s, .*, context (\d+)/\d+", shown)
+    assert found, shown
+    assert len(found.group()) < 80
+    return int(found.group(1))
+
+
+def test_conversation(spawn: Spawn, tmp_path: Path) -> None:
+    terminal = spawn("--max-tokens", "24", "--system", "Be brief.")
+    assert "/help lists commands" in terminal.ready()
+    first = _context(terminal.enter("Hello"))
+    assert _context(terminal.enter("And what else?")) > first
+    assert "of them from the cache" in terminal.enter("/stats")
+    assert "max-tokens" in terminal.enter("/set")
+    assert "max-tokens is 3 now" in terminal.enter("/set max-tokens 3")
+    assert "cut off at 3 tokens" in terminal.enter(LONG)
+    assert "did you mean /stats" in terminal.enter("/stat")
+
+    file = tmp_path / "chat.json"
+    assert "saved to" in terminal.enter(f"/save {file}")
+    saved = json.loads(file.read_text("utf-8"))
+    roles = [message["role"] for message in saved["messages"]]
+    assert roles == ["system", *["user", "assistant"] * 3]
+    full = _context(terminal.enter("/retry"))
+    terminal.enter("/reset")
+    assert _context(terminal.enter(LONG)) < full
+    assert "3 messages of yours" in terminal.enter(f"/load {file}")
+    assert _context(terminal.enter("/retry")) == full
+    terminal.child.sendcontrol("d")
+    assert terminal.leave() == 0
+
+
+def test_ctrl_c_stops_an_answer_only(spawn: Spawn) -> None:
+    terminal = spawn("--max-tokens", "600")
+    terminal.ready()
+    terminal.child.send(LONG + "\r")
+    terminal.wait(FIRST_WORDS)
+    terminal.child.send("typed too early")
+    terminal.child.sendintr()
+    shown = terminal.ready()
+    assert "stopped" in shown
+    assert "typed" not in shown  # in the middle of the answer
+    stopped = _context(shown)
+    assert "max-tokens is 8 now" in terminal.enter("\x15/set max-tokens 8")
+    assert _context(terminal.enter("Go on.")) > stopped
+    terminal.child.send("half a message")
+    terminal.child.sendintr()
+    assert "Ctrl-C again" in terminal.ready()
+    assert "nothing behind it" in terminal.enter("/help me")  # the half message is gone
+    terminal.child.sendintr()
+    terminal.ready()
+    terminal.child.sendintr()
+    assert terminal.leave() == 0
+
+
+def test_editing_and_history(spawn: Spawn, tmp_path: Path) -> None:
+    terminal = spawn(NO_COLOR="1")
+    terminal.ready()
+    assert "system prompt: one\r\ntwo\r\nthree" in terminal.enter("/sys\t one\\\rtwo\x1b\rthree")
+    terminal.child.sendcontrol("d")
+    assert terminal.leave() == 0
+
+    terminal = spawn(NO_COLOR="1")
+    terminal.ready()
+    _press_until_shown(terminal, "\x1b[A", "three")
+    assert "system prompt: one\r\ntwo" in terminal.enter("")
+    terminal.child.send("/bye\r")
+    assert terminal.leave() == 0
+
+
+def _press_until_shown(terminal: Any, key: str, text: str) -> None:
+    """The file of the history is read while the line can be edited already."""
+    for _ in range(60):
+        terminal.child.send(key)
+        if terminal.child.expect([text, pexpect.TIMEOUT], timeout=0.5) == 0:
+            return
+    raise AssertionError(terminal.child.before)
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_without_colours(spawn: Spawn, variables: dict[str, str]) -> None:
+    terminal = spawn("--max-tokens", "12", **variables)
+    terminal.wait("Ctrl-D ends.*\n")
+    terminal.wait("> ?")
+    terminal.child.send("**Hello**\r")
+    terminal.wait(r"Hello\*\*[^\n]*\n")
+    shown = terminal.wait("context [0-9]+/[0-9]+\r\n")
+    assert "\x1b" not in shown.split("\x1b[?2004l")[-1]
+
+
+def test_ctrl_c_while_loading(spawn: Spawn) -> None:
+    terminal = spawn()
+    terminal.wait("Loading")
+    terminal.child.sendintr()
+    assert "edgespec: interrupted" in terminal.wait("edgespec: interrupted")
+    assert terminal.leave() == 130

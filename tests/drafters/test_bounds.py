@@ -1,0 +1,84 @@
+"""No kernel reads or writes outside its arrays: all of them run with Numba's bounds checks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+WORKLOAD = """
+import math
+import numpy as np
+from edgespec.drafters.automaton import extend, make_automaton, match
+from edgespec.drafters.ngram import NgramDrafter
+from edgespec.sampling.filters import distribution, make_workspace
+from edgespec.sampling.parameters import SamplingParameters
+from edgespec.speculation.acceptance import verify_chain
+from edgespec.speculation.draws import draw_proposal
+from edgespec.speculation.settings import DrawSettings
+
+checked = False
+try:
+    match(make_automaton(1)._replace(counters=np.zeros(1, np.int32)), 0)
+except IndexError:
+    checked = True
+assert checked, "bounds are not checked: the test would show nothing"
+
+rng = np.random.default_rng(0)
+for n_vocab in (1, 2, 63, 64, 65, 300):
+    for trial in range(40):
+        parameters = SamplingParameters(
+            temperature=float(rng.choice([0.0, 0.7])),
+            top_k=int(rng.choice([0, 1, 5, 64, n_vocab, 1000])),
+            typical_p=float(rng.choice([0.0, 0.5, 1.0])),
+            top_p=float(rng.choice([0.0, 0.9, 1.0])),
+            min_p=float(rng.choice([0.0, 0.1, 1.0])),
+            repeat_penalty=1.2,
+            penalty_window=int(rng.choice([-1, 0, 1, 10])),
+            logit_bias={t: float(rng.choice([1.0, -math.inf])) for t in range(0, n_vocab, 2)},
+        )
+        arguments = parameters.filter_arguments()
+        workspace = make_workspace(n_vocab)
+        k, length = int(rng.integers(0, 5)), n_vocab
+        history = np.zeros(length + k + 1, np.int32)
+        history[:length] = np.arange(n_vocab)  # every token is biased or penalized, or both
+        p = np.empty(n_vocab, np.float32)
+        q = np.empty((k, n_vocab), np.float32)
+        settings = DrawSettings(int(rng.integers(2)), arguments, -trial)
+        usable = True
+        for i in range(k):
+            logits = rng.normal(0, 3, n_vocab).astype(np.float32)
+            count = distribution(logits, history, length + i, arguments, q[i], workspace)
+            usable = usable and count > 0
+            if usable:
+                history[length + i] = draw_proposal(
+                    q[i], workspace.tokens, count, settings.rule, settings.seed, length + i
+                )
+        logits = rng.normal(0, 3, (k + 1, n_vocab)).astype(np.float32)
+        out = np.empty(k + 1, np.int32)
+        for rows in (q, np.zeros((0, 0), np.float32)) if usable else ():
+            verify_chain(logits, history, length, k, rows, settings, p, workspace, out)
+
+for n in (1, 2, 3, 50, 400):
+    for text in (
+        np.zeros(n), np.arange(n), rng.integers(0, 2, n), rng.integers(0, 40, n),
+        np.minimum(np.arange(n), 1),
+    ):
+        history = np.zeros(n + 8, np.int32)
+        history[:n] = text
+        drafter = NgramDrafter(n, threshold=0.1)
+        drafter.propose(history, n, 8)
+        drafter.rewind(0)
+        drafter.propose(history, n, 8)
+print("done")
+"""
+
+
+def test_no_kernel_leaves_its_arrays(tmp_path):
+    # A cache of its own: compiled code with and without checks has the same key.
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "EDGESPEC_CACHE": str(tmp_path)}
+    result = subprocess.run(
+        [sys.executable, "-c", WORKLOAD], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "done\n"

@@ -1,0 +1,196 @@
+"""`distribution` against its float64 twin, over all combinations of filters and hostile logits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgespec.sampling.filters import argmax
+from edgespec.sampling.parameters import SamplingParameters
+from edgespec.sampling.softmax import softmax
+
+ALL = settings(max_examples=500, deadline=None, derandomize=True)
+OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+def _shaped(kind: str, size: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    normal = rng.normal(0, 3, size)
+    rows = {
+        "normal": normal,
+        "peaked": normal + 12 * (rng.random(size) < 0.1),
+        "ties": rng.integers(-2, 3, size),
+        "signed zeros": np.where(rng.random(size) < 0.5, 0.0, -0.0),
+        "equal": np.full(size, normal[0]),
+        "one-hot": np.where(np.arange(size) == seed % size, 300.0, -300.0),
+        "denormal": rng.normal(0, 1, size) * 1e-40,
+        "tiny": rng.normal(0, 1e-8, size),
+        "wide": rng.normal(0, 1, size) * 10.0 ** rng.uniform(-3, 38, size),
+        "large": 1e6 + normal,
+        "holes": np.where(rng.random(size) < 0.5, -np.inf, normal),
+    }
+    row = rows[kind].clip(-3.4e38, 3.4e38) if kind != "holes" else rows[kind]
+    row = row.astype(np.float32)
+    if np.isneginf(row).all():
+        row[seed % size] = 1.0
+    return row
+
+
+KINDS = ["normal", "peaked", "ties", "signed zeros", "equal", "one-hot", "denormal"]
+KINDS += ["tiny", "wide", "large", "holes"]
+
+shaped_logits = st.builds(
+    _shaped, st.sampled_from(KINDS), st.integers(1, 200), st.integers(0, 2**32 - 1)
+)
+free_logits = st.lists(
+    st.floats(-(2.0**127), 2.0**127, width=32)
+    | st.sampled_from([0.0, -0.0, 1.0, 1e-45, -math.inf]),
+    min_size=1,
+    max_size=30,
+).map(lambda values: np.array(values, np.float32))
+fractions = st.floats(0, 1) | st.sampled_from([0.0, 0.5, 0.9, 0.95, 1.0])
+all_parameters = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from([0.0, 0.1, 0.7, 1.0, 2.5, 1e-30, 1e30]),
+        "top_k": st.sampled_from([0, 1, 2, 5, 40, 1000]),
+        "typical_p": st.just(1.0) | fractions,
+        "top_p": st.just(1.0) | fractions,
+        "min_p": st.just(0.0) | fractions,
+    }
+)
+all_penalties = st.just({}) | st.fixed_dictionaries(
+    {
+        "repeat_penalty": st.sampled_from([1.0, 1.3, 0.5]),
+        "frequency_penalty": st.sampled_from([0.0, 0.25, -0.5]),
+        "presence_penalty": st.sampled_from([0.0, 1.0, -1.5]),
+        "penalty_window": st.sampled_from([-1, 0, 1, 7, 64]),
+    }
+)
+
+
+def _check(twins, run_kernel, logits, history, parameters):
+    values = twins.edited(logits, history, len(history), parameters)
+    number, mask, p = run_kernel(logits, history, parameters)
+    if np.isnan(values).any() or (values == np.inf).any():
+        assert number == -1
+        return
+    if np.isneginf(values).all():
+        assert number == 0
+        return
+    assert number >= 1
+    assert not p[~mask].any(), "mass outside the candidates"
+    assert abs(p.sum(dtype=np.float64) - 1) < 1e-6
+    verdict = twins.verdict(values, parameters)
+    mask &= values > -np.inf
+    assert not (verdict.sure & ~mask).any(), np.flatnonzero(verdict.sure & ~mask)
+    assert not (mask & ~verdict.possible).any(), np.flatnonzero(mask & ~verdict.possible)
+    expected = twins.probabilities(values, mask, parameters)
+    assert np.abs(p - expected).max() < 1e-6
+
+
+@ALL
+@given(logits=shaped_logits | free_logits, filters=all_parameters, penalties=all_penalties,
+       data=st.data())  # fmt: skip
+def test_any_combination_is_what_the_twin_says(twins, run_kernel, logits, filters, penalties, data):
+    token = st.integers(0, len(logits) - 1)
+    history = data.draw(st.lists(token, max_size=40))
+    bias = data.draw(
+        st.just({})
+        | st.dictionaries(token, st.floats(-50, 50, width=32) | st.just(-math.inf), max_size=4)
+    )
+    parameters = SamplingParameters(**filters, **penalties, logit_bias=bias)
+    with np.errstate(all="ignore"):
+        _check(twins, run_kernel, logits, history, parameters)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "filters",
+    [{"top_k": 7}, {"typical_p": 0.6}, {"top_p": 0.8}, {"min_p": 0.1}, {"temperature": 0.3}, {}],
+    ids=str,
+)
+def test_each_filter_alone(twins, run_kernel, kind, filters):
+    parameters = SamplingParameters(**{**OFF, **filters})
+    for seed in range(8):
+        for size in (1, 2, 63, 64, 65, 200):
+            with np.errstate(all="ignore"):
+                _check(twins, run_kernel, _shaped(kind, size, seed), [], parameters)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.nan], ids=["nan", "+inf", "-nan"])
+@pytest.mark.parametrize(
+    "filters",
+    [{}, {"temperature": 0.0}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}, {"typical_p": 0.5}],
+    ids=str,
+)
+def test_broken_logits_are_found_wherever_they_are(run_kernel, bad, filters):
+    parameters = SamplingParameters(**{**OFF, **filters})
+    for size in (1, 6, 64, 300, 1000):
+        for where in {0, size // 3, size // 2, size - 1}:
+            logits = np.linspace(5, -5, size).astype(np.float32)
+            logits[where] = bad
+            assert run_kernel(logits, [], parameters)[0] == -1
+            logits[:] = -np.inf
+            logits[where] = bad
+            assert run_kernel(logits, [], parameters)[0] == -1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "filters",
+    [{}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}, {"typical_p": 0.5}, {"top_k": 500}],
+    ids=str,
+)
+def test_nothing_allowed_is_reported(run_kernel, temperature, filters):
+    parameters = SamplingParameters(**{**OFF, **filters, "temperature": temperature})
+    for size in (1, 5, 300):
+        logits = np.full(size, -np.inf, np.float32)
+        assert run_kernel(logits, [], parameters)[0] == 0
+    forbidden = SamplingParameters(**{**OFF, **filters}, logit_bias={0: -math.inf, 1: -math.inf})
+    assert run_kernel(np.zeros(2, np.float32), [], forbidden)[0] == 0
+
+
+def test_a_forbidden_token_never_gets_mass(run_kernel):
+    logits = np.array([9, 1, 2], np.float32)
+    parameters = SamplingParameters(**OFF, logit_bias={0: -math.inf})
+    p = run_kernel(logits, [], parameters)[2]
+    assert p[0] == 0 and abs(p[2] - 1 / (1 + math.exp(-1))) < 1e-6
+
+
+@pytest.mark.parametrize("temperature", [1e-40, 1e-320])
+def test_the_smallest_temperatures_choose_the_largest_logit(run_kernel, temperature):
+    parameters = SamplingParameters(**{**OFF, "temperature": temperature})
+    p = run_kernel(np.array([1, 3, 3, 2], np.float32), [], parameters)[2]
+    assert p.tolist() == [0, 0.5, 0.5, 0]
+
+
+@pytest.mark.parametrize("top_k", [1, 3, 5])
+def test_equal_logits_go_to_the_smaller_ids(run_kernel, top_k):
+    logits = np.zeros(100, np.float32)
+    mask = run_kernel(logits, [], SamplingParameters(**{**OFF, "top_k": top_k}))[1]
+    assert list(np.flatnonzero(mask)) == list(range(top_k))
+
+
+@ALL
+@given(shaped_logits | free_logits)
+def test_argmax_is_the_first_of_the_largest(logits):
+    assert argmax(logits) == int(np.argmax(logits))
+
+
+@ALL
+@given(shaped_logits, st.floats(0.05, 20))
+def test_softmax_is_accurate_to_single_precision(logits, temperature):
+    out = np.empty_like(logits)
+    inverse = np.float32(1 / temperature)
+    with np.errstate(over="ignore"):  # the difference of two huge numbers
+        scaled = (logits - logits.max()) * inverse
+        total = softmax(logits, len(logits), logits.max(), inverse, out)
+    exact = np.exp(scaled.astype(np.float64))
+    assert abs(total / exact.sum() - 1) < 3e-7
+    assert np.abs(out - exact / exact.sum()).max() < 3e-7
+    large = exact > 1e-30
+    np.testing.assert_allclose(out[large], (exact / exact.sum())[large], rtol=5e-7)
