@@ -176,7 +176,8 @@ def main() -> None:
     threads = arguments.threads or default_threads()
     report = compare(path, threads, arguments.rounds, arguments.tokens)
     report["ratios"] = {
-        figure: ratio(report["samples"], figure) for figure in ("tokens_per_second", "first_token_s")
+        figure: ratio(report["samples"], figure)
+        for figure in ("tokens_per_second", "first_token_s")
     }
     report["peak_bytes"] = peak_memory(path, threads, arguments.tokens)
     report["settings"] = {

@@ -1,10 +1,10 @@
 """Faster answers from quantized GGUF models on CPUs, with exactly the target model's output.
 
-    import edgespec
+import edgespec
 
-    with edgespec.load() as engine:
-        for piece in engine.generate("The sea is"):
-            print(piece.text, end="")
+with edgespec.load() as engine:
+    for piece in engine.generate("The sea is"):
+        print(piece.text, end="")
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ class Vocabulary:
         """
         data = text.encode("utf-8", "replace")
         # No text has more tokens than bytes, but for the BOS and EOS that are added.
-        tokens = np.empty(len(data) + 8, np.int32)
-        count = lib.llama_tokenize(
+        tokens: npt.NDArray[np.int32] = np.empty(len(data) + 8, np.int32)
+        count: int = lib.llama_tokenize(
             self._pointer,
             data,
             len(data),
@@ -86,7 +86,7 @@ class Vocabulary:
         size = _PIECE_BYTES
         while True:
             buffer = ctypes.create_string_buffer(size)
-            count = lib.llama_token_to_piece(self._pointer, token, buffer, size, 0, special)
+            count: int = lib.llama_token_to_piece(self._pointer, token, buffer, size, 0, special)
             if count >= 0:
                 return buffer.raw[:count]
             size = -count

@@ -8,9 +8,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from edgespec.errors import UsageError
-from edgespec.runtime.engine import draw_settings
 from edgespec.runtime.session import Session
 from edgespec.sampling.parameters import SamplingParameters
+from edgespec.speculation.settings import draw_settings
 
 __all__ = ["SETTING_NAMES", "change_setting", "setting_lines"]
 

@@ -1,0 +1,1 @@
+"""Commands: parsing and printing only, one module each."""

@@ -36,8 +36,8 @@ def chat(context: click.Context, /, **values: Any) -> None:
     Sampling options replace what a file given to --load says.
     """
     from edgespec.chat.storage import load_conversation
-    from edgespec.runtime.engine import draw_settings
     from edgespec.runtime.session import Session
+    from edgespec.speculation.settings import draw_settings
 
     options = make_engine_options(values)
     unparsed = set(values)

@@ -19,6 +19,7 @@ from edgespec.cli.options import (
     sampling_options,
 )
 from edgespec.errors import UsageError
+from edgespec.speculation.settings import draw_settings
 
 if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine
@@ -46,6 +47,7 @@ def run(**values: Any) -> int:
     options = make_engine_options(values)
     sampling = make_sampling(values)
     limits = make_limits(values, overflow="stop")
+    draw_settings(sampling, values["accept"])  # a wrong rule is said before anything is loaded
     prompt = _read_prompt(values["prompt"], values["file"])
     with open_engine(values["model"], options) as engine:
         text = prompt if values["raw"] else _render(engine, values["system"], prompt)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from edgespec.sampling.kernel import kernel
 
 from edgespec.backend import Context
 from edgespec.drafters.protocol import DETERMINISTIC, Float32Array, Int32Array, Proposal
 from edgespec.errors import NumericalError
-from edgespec.sampling.filters import distribution, make_workspace
+from edgespec.sampling.filters import Workspace, distribution, make_workspace
+from edgespec.sampling.kernel import kernel
 from edgespec.speculation.draws import draw_proposal
 from edgespec.speculation.settings import DrawSettings
 
@@ -16,7 +16,14 @@ __all__ = ["ModelDrafter", "draft_token"]
 
 
 @kernel
-def draft_token(logits, history, length, settings, q, workspace):
+def draft_token(
+    logits: Float32Array,
+    history: Int32Array,
+    length: int,
+    settings: DrawSettings,
+    q: Float32Array,
+    workspace: Workspace,
+) -> int:
     """One token drawn from the draft's filtered softmax, which is left in the row q.
 
     Args:

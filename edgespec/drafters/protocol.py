@@ -22,12 +22,12 @@ class Proposal(NamedTuple):
     """A chain of proposed tokens; the tokens stand in the history, behind the committed ones.
 
     Attributes:
-        count: how many, 0 for none.
-        q: float32 (>= count, n_vocab of the target), the distribution that produced each token;
+        size: how many, 0 for none.
+        q: float32 (>= size, n_vocab of the target), the distribution that produced each token;
             or `DETERMINISTIC`. Valid until the next `propose`.
     """
 
-    count: int
+    size: int
     q: Float32Array = DETERMINISTIC
 
 

@@ -1,0 +1,1 @@
+"""The engine: loading, the decoding loop, streams of text, sessions, statistics, memory."""

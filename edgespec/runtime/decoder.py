@@ -28,6 +28,7 @@ _log = logging.getLogger("edgespec.decoder")
 __all__ = ["Cycle", "Decoder", "Origin"]
 
 Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
 
 
 class Origin(str, Enum):
@@ -74,9 +75,7 @@ class Decoder:
         """Tokens that can still be committed before the context is full."""
         return self.capacity - self.length
 
-    def begin(
-        self, tokens: Int32Array, settings: DrawSettings, statistics: Statistics
-    ) -> None:
+    def begin(self, tokens: Int32Array, settings: DrawSettings, statistics: Statistics) -> None:
         """Start, or go on with, a generation after `tokens`.
 
         What the caches share with them is reused; `statistics` is added to from here on.
@@ -97,7 +96,9 @@ class Decoder:
         self.drafter.begin(settings)
         self.statistics = statistics
         statistics.reused_tokens += self.target.length
-        _log.debug("begins a prompt of %d tokens, %d of them cached", len(tokens), self.target.length)
+        _log.debug(
+            "begins a prompt of %d tokens, %d of them cached", len(tokens), self.target.length
+        )
         self.target.prefill(tokens[self.target.length : -1])
         statistics.prefill_s += perf_counter() - started
 
@@ -132,8 +133,9 @@ class Decoder:
         if length < self.length:
             self._commit(length)
 
-    def _accept(self, logits: npt.NDArray[np.float32], count: int, q: object) -> int:
+    def _accept(self, logits: Float32Array, count: int, q: Float32Array) -> int:
         """Walk the proposals; the number accepted."""
+        assert self._settings is not None
         accepted = verify_chain(
             logits,
             self.history,
@@ -150,7 +152,7 @@ class Decoder:
             raise NumericalError(f"{name} produced NaN or infinite logits: the file may be damaged")
         if accepted == NOTHING_ALLOWED:
             raise NumericalError(f"no token of {name} is allowed: relax the logit bias")
-        return int(accepted)
+        return accepted
 
     def _emit(self, count: int, accepted: int) -> Cycle:
         """Put the emitted tokens into the history and commit them."""
@@ -191,9 +193,7 @@ class Decoder:
             raise UsageError(f"a token of the prompt is not in the vocabulary of {size}")
         bias = settings.arguments.bias_tokens
         if len(bias) and int(bias.max()) >= size:
-            raise UsageError(
-                f"logit bias names token {int(bias.max())}: the vocabulary has {size}"
-            )
+            raise UsageError(f"logit bias names token {int(bias.max())}: the vocabulary has {size}")
 
     def _count(self, count: int, accepted: int, clock: list[float]) -> None:
         statistics = self.statistics

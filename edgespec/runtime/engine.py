@@ -14,20 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.drafters import NoDrafter
-from edgespec.errors import UsageError
 from edgespec.registry.progress import Progress, silent
 from edgespec.runtime.decoder import Cycle, Decoder
 from edgespec.runtime.loading import LoadProgress, make_plan, open_drafter, open_target
 from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.stream import GenerationLimits, Stream
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.speculation.draws import ACCEPT_COUPLED, ACCEPT_REJECTION
-from edgespec.speculation.settings import DrawSettings
+from edgespec.speculation.settings import draw_settings
 from edgespec.templates import ChatTemplate
 
-__all__ = ["ACCEPTANCE_RULES", "Engine"]
-
-ACCEPTANCE_RULES = ("auto", "greedy", "rejection", "coupled")
+__all__ = ["Engine"]
 
 _log = logging.getLogger("edgespec.engine")
 
@@ -203,18 +199,3 @@ class Engine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def draw_settings(sampling: SamplingParameters, accept: str) -> DrawSettings:
-    """Parameters and the name of a rule in the kernels' form.
-
-    Raises:
-        UsageError: unknown rule, or "greedy" with a temperature above 0.
-    """
-    if accept not in ACCEPTANCE_RULES:
-        raise UsageError(f"accept is {accept!r}: it is one of {', '.join(ACCEPTANCE_RULES)}")
-    if accept == "greedy" and sampling.temperature > 0:
-        raise UsageError("accept greedy keeps the distribution at temperature 0 only")
-    rule = ACCEPT_COUPLED if accept == "coupled" else ACCEPT_REJECTION
-    seed = int(np.uint64(sampling.seed).astype(np.int64))
-    return DrawSettings(rule, sampling.filter_arguments(), seed)

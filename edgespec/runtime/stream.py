@@ -221,4 +221,3 @@ class Stream:
         """A block that ended inside: its other tokens leave the caches."""
         if self._reason is not None:
             self._runner.retract(self)
-

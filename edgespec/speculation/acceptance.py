@@ -6,8 +6,8 @@ from edgespec.sampling.filters import Workspace, distribution
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import Float32Array, Int32Array
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
-from edgespec.speculation.draws import ACCEPT_REJECTION, choose, draw_residual
-from edgespec.speculation.settings import DrawSettings
+from edgespec.speculation.draws import choose, draw_residual
+from edgespec.speculation.settings import ACCEPT_REJECTION, DrawSettings
 
 __all__ = ["BROKEN_LOGITS", "NOTHING_ALLOWED", "verify_chain"]
 

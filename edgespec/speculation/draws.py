@@ -12,11 +12,9 @@ from edgespec.sampling.random import (
     stream,
     uniform,
 )
+from edgespec.speculation.settings import ACCEPT_COUPLED
 
-__all__ = ["ACCEPT_COUPLED", "ACCEPT_REJECTION", "choose", "draw_proposal", "draw_residual"]
-
-ACCEPT_REJECTION = 0
-ACCEPT_COUPLED = 1
+__all__ = ["choose", "draw_proposal", "draw_residual"]
 
 _BLOCK = 64
 

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from edgespec.sampling.parameters import FilterArguments
+import numpy as np
 
-__all__ = ["DrawSettings"]
+from edgespec.errors import UsageError
+from edgespec.sampling.parameters import FilterArguments, SamplingParameters
+
+__all__ = [
+    "ACCEPTANCE_RULES",
+    "ACCEPT_COUPLED",
+    "ACCEPT_REJECTION",
+    "DrawSettings",
+    "draw_settings",
+]
+
+ACCEPT_REJECTION = 0
+ACCEPT_COUPLED = 1
+ACCEPTANCE_RULES = ("auto", "greedy", "rejection", "coupled")
 
 
 class DrawSettings(NamedTuple):
@@ -24,3 +37,22 @@ class DrawSettings(NamedTuple):
     arguments: FilterArguments
     seed: int
     stream_offset: int = 0
+
+
+def draw_settings(sampling: SamplingParameters, accept: str) -> DrawSettings:
+    """Parameters and the name of an acceptance rule in the kernels' form.
+
+    Args:
+        sampling: filters and seed.
+        accept: one of `ACCEPTANCE_RULES`; "auto" is rejection, at temperature 0 greedy.
+
+    Raises:
+        UsageError: unknown rule, or "greedy" with a temperature above 0.
+    """
+    if accept not in ACCEPTANCE_RULES:
+        raise UsageError(f"accept is {accept!r}: it is one of {', '.join(ACCEPTANCE_RULES)}")
+    if accept == "greedy" and sampling.temperature > 0:
+        raise UsageError("accept greedy keeps the distribution at temperature 0 only")
+    rule = ACCEPT_COUPLED if accept == "coupled" else ACCEPT_REJECTION
+    seed = int(np.uint64(sampling.seed).astype(np.int64))
+    return DrawSettings(rule, sampling.filter_arguments(), seed)

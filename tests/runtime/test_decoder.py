@@ -14,8 +14,8 @@ from edgespec.backend import Context, ContextOptions, Model
 from edgespec.drafters import ModelDrafter, NgramDrafter, NoDrafter
 from edgespec.errors import ContextFullError, NumericalError, UsageError
 from edgespec.runtime.decoder import Decoder, Origin
-from edgespec.runtime.engine import draw_settings
 from edgespec.runtime.statistics import Statistics
+from edgespec.speculation.settings import draw_settings
 
 OPTIONS = ContextOptions(length=512, threads=2)
 TEXT = "<|im_start|>user\nSay one two three one two three.<|im_end|>\n<|im_start|>assistant\n"
@@ -113,7 +113,9 @@ def test_a_whole_block_is_caught_up_without_an_extra_draft_evaluation(
 def test_never_more_tokens_than_the_limit_or_the_context(decoder: Decoder) -> None:
     target = decoder.target
     for limit in (1, 2, 3):
-        decoder.begin(prompt_of(target), draw_settings(SamplingParameters(0.0), "auto"), Statistics())
+        decoder.begin(
+            prompt_of(target), draw_settings(SamplingParameters(0.0), "auto"), Statistics()
+        )
         assert 1 <= len(decoder.cycle(limit).tokens) <= limit
     long = np.resize(prompt_of(target), target.capacity - 3).astype(np.int32)
     decoder.begin(long, draw_settings(SamplingParameters(0.0), "auto"), Statistics())

@@ -25,8 +25,9 @@ pytestmark = pytest.mark.skipif(
 
 
 def unfiltered(seed: int, **filters: Any) -> SamplingParameters:
-    return SamplingParameters(**{"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0,
-                                 "seed": seed, **filters})
+    return SamplingParameters(
+        **{"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": seed, **filters}
+    )
 
 
 def emitted(engine: Any, prompt: str, sampling: Any, count: int, **options: Any) -> list[int]:

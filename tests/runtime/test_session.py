@@ -30,7 +30,13 @@ def test_a_later_turn_reuses_the_cache_and_says_the_same_as_a_fresh_engine(
     first = session.send("Name a river.").result
     turn = session.send("Another one.")
     second = turn.result
-    assert [m.role for m in session.messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert [m.role for m in session.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+    ]
     assert session.messages[2].content == first.text
     assert turn.stream.statistics.reused_tokens > 20
     rendered = engine.template().render(

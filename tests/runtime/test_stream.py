@@ -17,7 +17,7 @@ GREEDY = SamplingParameters(temperature=0.0)
 
 @pytest.fixture(params=["none", "ngram", "itself"])
 def engine(request: Any, drafts: dict[str, str], open_engine: Any) -> Any:
-    """"itself" accepts every block whole, so that every end falls inside one."""
+    """ "itself" accepts every block whole, so that every end falls inside one."""
     return open_engine(draft=drafts[request.param], context=512)
 
 
@@ -83,7 +83,7 @@ def test_full_context_stops(engine: Any) -> None:
 
 def test_full_context_shifts_and_keeps_the_front(engine: Any) -> None:
     capacity = engine.decoder.capacity
-    ends = {token: -np.inf for token in engine.vocabulary.end_tokens}
+    ends = dict.fromkeys(engine.vocabulary.end_tokens, -np.inf)
     sampling = SamplingParameters(temperature=0.0, logit_bias=ends)
     prompt = np.resize(engine.tokenize("one two three four"), capacity - 6)
     limits = GenerationLimits(max_tokens=16, overflow="shift", keep=10)
@@ -124,7 +124,7 @@ def test_interleaved_streams_do_not_disturb_each_other(
 
 
 def test_cancel_from_another_thread(engine: Any, prompts: tuple[str, ...]) -> None:
-    ends = {token: -np.inf for token in engine.vocabulary.end_tokens}
+    ends = dict.fromkeys(engine.vocabulary.end_tokens, -np.inf)
     sampling = SamplingParameters(temperature=0.0, logit_bias=ends)
     reference = engine.generate(prompts[0], sampling, GenerationLimits(max_tokens=30)).result
     stream = engine.generate(prompts[0], sampling, GenerationLimits(max_tokens=1500))
@@ -186,7 +186,9 @@ def test_an_error_in_a_cycle_leaves_a_usable_engine(
 def test_repeated_seeds_repeat_the_text(engine: Any, prompts: tuple[str, ...]) -> None:
     def text(seed: int) -> str:
         sampling = SamplingParameters(temperature=1.0, seed=seed)
-        return str(engine.generate(prompts[0], sampling, GenerationLimits(max_tokens=16)).result.text)
+        return str(
+            engine.generate(prompts[0], sampling, GenerationLimits(max_tokens=16)).result.text
+        )
 
     assert text(2**64 - 1) == text(2**64 - 1)
     assert len({text(seed) for seed in range(4)}) > 1
@@ -194,7 +196,11 @@ def test_repeated_seeds_repeat_the_text(engine: Any, prompts: tuple[str, ...]) -
 
 @pytest.mark.parametrize(
     ("limits", "message"),
-    [({"max_tokens": 0}, "max-tokens"), ({"stop": ("",)}, "empty"), ({"overflow": "x"}, "overflow")],
+    [
+        ({"max_tokens": 0}, "max-tokens"),
+        ({"stop": ("",)}, "empty"),
+        ({"overflow": "x"}, "overflow"),
+    ],
 )
 def test_bad_limits(limits: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):

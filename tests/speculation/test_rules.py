@@ -21,8 +21,8 @@ from edgespec.speculation.acceptance import (
     _rejection_step,
     verify_chain,
 )
-from edgespec.speculation.draws import ACCEPT_COUPLED, ACCEPT_REJECTION, choose, draw_residual
-from edgespec.speculation.settings import DrawSettings
+from edgespec.speculation.draws import choose, draw_residual
+from edgespec.speculation.settings import ACCEPT_COUPLED, ACCEPT_REJECTION, DrawSettings
 
 FALSE_ALARMS = 1e-3
 NO_Q = np.zeros((0, 0), np.float32)
