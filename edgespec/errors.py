@@ -13,6 +13,7 @@ __all__ = [
     "ContextFullError",
     "DownloadError",
     "EdgespecError",
+    "GrammarError",
     "InsufficientMemoryError",
     "ModelFileError",
     "ModelLoadError",
@@ -45,6 +46,12 @@ class ModelFileError(EdgespecError):
 
 class PairingError(EdgespecError):
     """A draft does not fit its target."""
+
+    exit_status = 2
+
+
+class GrammarError(EdgespecError):
+    """A grammar or JSON schema does not compile."""
 
     exit_status = 2
 

@@ -2,6 +2,7 @@
 
 from edgespec.backend.capabilities import Capabilities, capabilities
 from edgespec.backend.context import Context, ContextOptions
+from edgespec.backend.grammar import Grammar, grammar_from_schema
 from edgespec.backend.model import Model, ModelOptions
 from edgespec.backend.quantize import quantize
 from edgespec.backend.vocabulary import Vocabulary
@@ -10,9 +11,11 @@ __all__ = [
     "Capabilities",
     "Context",
     "ContextOptions",
+    "Grammar",
     "Model",
     "ModelOptions",
     "Vocabulary",
     "capabilities",
+    "grammar_from_schema",
     "quantize",
 ]

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.backend.cancellation import CancelFlag
+from edgespec.backend.checkpoints import Checkpoints
 from edgespec.backend.interrupts import held_interrupts
 from edgespec.backend.model import Model
 from edgespec.backend.native import lib, recent_errors
@@ -40,6 +41,8 @@ class ContextOptions:
         outputs: rows of logits that one evaluation may ask for (a block and one more).
         sequences: how many sequences share the cache.
         kv_type: "f16", "q8_0" (needs flash attention) or "f32".
+        checkpoints: for a model with recurrent layers, how many evaluations `truncate` can take
+            back; each costs a copy of its state. Means nothing to other models.
     """
 
     length: int = 4096
@@ -49,6 +52,7 @@ class ContextOptions:
     outputs: int = 33
     sequences: int = 1
     kv_type: str = "f16"
+    checkpoints: int = 0
 
 
 class Context:
@@ -71,6 +75,10 @@ class Context:
         self._pointer: Any = None
         self._pointer = _open(model, options, self._cancel)
         self._memory = lib.llama_get_memory(self._pointer)
+        self._recurrent = model.has_state
+        self._checkpoints = Checkpoints(
+            self._pointer, options.checkpoints if self._recurrent else 0
+        )
         self.capacity = int(lib.llama_n_ctx_seq(self._pointer))
         self._batch = _Batch(max(options.batch, options.outputs))
         self._n_vocab = model.vocabulary.size
@@ -114,9 +122,11 @@ class Context:
             CancelledError: `cancel` was called; what was evaluated before it stays in the cache.
             BackendError: llama.cpp failed.
         """
-        if len(tokens) > self.options.batch:
+        if len(tokens) > (outputs if self._checkpoints.kept else self.options.batch):
             self.prefill(tokens[:-outputs])
             tokens = tokens[-outputs:]
+        if self._checkpoints.kept:
+            self._checkpoints.save(self.length)
         self._decode(tokens, outputs)
         address = ctypes.addressof(lib.llama_get_logits(self.pointer).contents)
         rows = self._rows.get((address, outputs))
@@ -137,7 +147,11 @@ class Context:
         if status == 0:
             self.length += count
             return
-        self.length = self.native_length()
+        if self._recurrent:
+            # Some layers have taken the tokens in and some have not.
+            self.length = self._checkpoints.restore(self.length)
+        else:
+            self.length = self.native_length()
         self._raise(status)
 
     def _raise(self, status: int) -> None:
@@ -166,32 +180,45 @@ class Context:
         return int(lib.llama_memory_seq_pos_max(self._memory, sequence)) + 1
 
     def truncate(self, length: int) -> None:
-        """Roll sequence 0 back to its first `length` tokens.
+        """Roll sequence 0 back to its first `length` tokens, or fewer.
 
-        Raises:
-            BackendError: this kind of cache cannot be cut there (see `can_truncate`).
+        A cache that cannot be cut there (see `can_truncate`) goes back to its newest checkpoint
+        of at most `length` tokens, without one to none; `self.length` says where it stands. The
+        tokens behind that have to be evaluated again.
         """
         if length >= self.length:
             return
-        if not lib.llama_memory_seq_rm(self._memory, 0, length, -1):
-            raise BackendError(
-                f"the cache of a {self.model.header.architecture} model cannot be cut back "
-                f"to {length} of {self.length} tokens"
-            )
-        self.length = length
+        if lib.llama_memory_seq_rm(self._memory, 0, length, -1):
+            self.length = length
+            self._checkpoints.forget(length)
+        else:
+            self.length = self._checkpoints.restore(length)
 
     def can_truncate(self) -> bool:
-        """Whether the cache can be rolled back, found out by doing it. Empties the cache."""
+        """Whether the last evaluation can be rolled back, found out by doing it. Empties the cache.
+
+        Either the cache can be cut, or it keeps checkpoints and gives the same logits after going
+        back to one.
+        """
         self.clear()
-        token = self.model.vocabulary.bos or 0
-        self._decode(np.full(3, token, np.int32), 0)
+        token = np.full(1, self.model.vocabulary.bos or 0, np.int32)
+        self._decode(np.repeat(token, 3), 0)
         possible = bool(lib.llama_memory_seq_rm(self._memory, 0, 1, -1))
         self.clear()
+        if not possible and self._checkpoints.kept:
+            self.evaluate(token, 1)
+            expected = self.evaluate(token, 1).copy()
+            self.truncate(1)
+            possible = self.length == 1 and np.array_equal(
+                self.evaluate(token, 1), expected, equal_nan=True
+            )
+            self.clear()
         return possible
 
     def clear(self) -> None:
         """Forget everything."""
         lib.llama_memory_clear(self._memory, False)
+        self._checkpoints.forget(-1)
         self.length = 0
 
     def copy_sequence(self, source: int, destination: int) -> None:
@@ -301,6 +328,8 @@ def _open(model: Model, options: ContextOptions, cancel: CancelFlag) -> Any:
     parameters.flash_attn_type = int(options.flash_attention)
     parameters.type_k = parameters.type_v = _KV_TYPES[options.kv_type]
     parameters.kv_unified = options.sequences > 1
+    # Keep what has left a sliding window: a rollback or a new prompt may need it again.
+    parameters.swa_full = True
     parameters.no_perf = True
     parameters.abort_callback = ctypes.cast(cancel.callback, lib.ggml_abort_callback)
     parameters.abort_callback_data = cancel.data

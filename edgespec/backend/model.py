@@ -106,6 +106,13 @@ class Model:
         """Number of layers."""
         return int(lib.llama_model_n_layer(self.pointer))
 
+    @property
+    def has_state(self) -> bool:
+        """Whether some layers keep one recurrent state in place of an entry for each token."""
+        return bool(
+            lib.llama_model_is_recurrent(self.pointer) or lib.llama_model_is_hybrid(self.pointer)
+        )
+
     def close(self) -> None:
         """Free the weights. Contexts of this model have to be closed before."""
         pointer, self._pointer = self._pointer, None

@@ -15,8 +15,8 @@ from edgespec.errors import BackendError
 __all__ = ["initialize", "lib", "recent_errors"]
 
 _log = logging.getLogger("edgespec.llama")
-_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.DEBUG}
-_CONTINUED, _ERROR = 5, 3
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.INFO}
+_CONTINUED, _ERROR = 5, 4
 
 _recent: deque[str] = deque(maxlen=4)
 _lock = threading.Lock()
@@ -25,7 +25,7 @@ _initialized = False
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _forward(level: int, text: bytes | None, _user_data: Any) -> None:
-    """llama.cpp's log lines, one level down: its warnings are our debugging information."""
+    """llama.cpp's log lines, one level down or more: its errors are raised by who called it."""
     line = (text or b"").decode("utf-8", "replace").rstrip()
     if not line or level == _CONTINUED:
         return

@@ -15,35 +15,57 @@ from edgespec.errors import BackendError
 __all__ = ["Vocabulary"]
 
 _PIECE_BYTES = 64
+_ORDINARY = (
+    lib.LLAMA_TOKEN_ATTR_NORMAL | lib.LLAMA_TOKEN_ATTR_USER_DEFINED | lib.LLAMA_TOKEN_ATTR_BYTE
+)
 
 
 class Vocabulary:
     """Tokenizer of a loaded model; valid as long as the model is open."""
 
     def __init__(self, pointer: Any) -> None:
-        self._pointer = pointer
+        self.pointer = pointer
         self.size = int(lib.llama_vocab_n_tokens(pointer))
 
     @property
     def bos(self) -> int | None:
         """Token put before a text, or None."""
-        return _token_or_none(lib.llama_vocab_bos(self._pointer))
+        return _token_or_none(lib.llama_vocab_bos(self.pointer))
 
     @property
     def eos(self) -> int | None:
         """Token that ends a text, or None."""
-        return _token_or_none(lib.llama_vocab_eos(self._pointer))
+        return _token_or_none(lib.llama_vocab_eos(self.pointer))
 
     @property
     def adds_bos(self) -> bool:
         """Whether this model's texts start with `bos`."""
-        return bool(lib.llama_vocab_get_add_bos(self._pointer))
+        return bool(lib.llama_vocab_get_add_bos(self.pointer))
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Every token that ends a generation: EOS, EOT, EOM and their like in the GGUF."""
         is_end = lib.llama_vocab_is_eog
-        return frozenset(t for t in range(self.size) if is_end(self._pointer, t))
+        return frozenset(t for t in range(self.size) if is_end(self.pointer, t))
+
+    @cached_property
+    def by_bytes(self) -> dict[bytes, int]:
+        """Ordinary tokens by the bytes they stand for; control and unused tokens are not there.
+
+        Where several stand for the same bytes it is the first, and a single-byte fallback token
+        only where there is no other: what the tokenizer itself would write.
+        """
+        found: dict[bytes, int] = {}
+        fallback: dict[bytes, int] = {}
+        for token in range(self.size):
+            attributes = lib.llama_vocab_get_attr(self.pointer, token)
+            if not attributes & _ORDINARY:
+                continue
+            table = fallback if attributes & lib.LLAMA_TOKEN_ATTR_BYTE else found
+            table.setdefault(self.piece(token), token)
+        found = fallback | found
+        found.pop(b"", None)
+        return found
 
     def tokenize(
         self, text: str, *, add_special: bool = True, parse_special: bool = False
@@ -61,9 +83,9 @@ class Vocabulary:
         """
         data = text.encode("utf-8", "replace")
         # No text has more tokens than bytes, but for the BOS and EOS that are added.
-        tokens: npt.NDArray[np.int32] = np.empty(len(data) + 8, np.int32)
+        tokens = np.empty(len(data) + 8, np.int32)
         count: int = lib.llama_tokenize(
-            self._pointer,
+            self.pointer,
             data,
             len(data),
             tokens.ctypes.data_as(ctypes.POINTER(lib.llama_token)),
@@ -73,7 +95,8 @@ class Vocabulary:
         )
         if count < 0:
             raise BackendError(f"the tokenizer could not split a text of {len(data)} bytes")
-        return tokens[:count].copy()
+        used: npt.NDArray[np.int32] = tokens[:count].copy()
+        return used
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes a token stands for; control tokens give nothing unless `special`.
@@ -86,7 +109,7 @@ class Vocabulary:
         size = _PIECE_BYTES
         while True:
             buffer = ctypes.create_string_buffer(size)
-            count: int = lib.llama_token_to_piece(self._pointer, token, buffer, size, 0, special)
+            count: int = lib.llama_token_to_piece(self.pointer, token, buffer, size, 0, special)
             if count >= 0:
                 return buffer.raw[:count]
             size = -count

@@ -20,8 +20,10 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "chat": "edgespec.cli.chat:chat",
     "doctor": "edgespec.cli.doctor:doctor",
+    "lab": "edgespec.cli.lab:lab",
     "models": "edgespec.cli.models:models",
     "run": "edgespec.cli.run:run",
+    "verify": "edgespec.cli.verify:verify",
 }
 _INTERRUPTED = 130
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgespec.chat.characters import printable
 from edgespec.cli.opening import open_engine
 from edgespec.cli.options import (
     engine_options,
@@ -36,6 +37,8 @@ __all__ = ["run"]
 @click.option("--raw", is_flag=True, help="Continue the text as it is, without the chat template.")
 @sampling_options
 @limit_options
+@click.option("--grammar", metavar="FILE", help="The answer obeys these GBNF rules.")
+@click.option("--json-schema", metavar="FILE", help="The answer is JSON of this schema.")
 @click.option("--show", is_flag=True, help="Colour the text by where each token came from.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def run(**values: Any) -> int:
@@ -49,9 +52,12 @@ def run(**values: Any) -> int:
     limits = make_limits(values, overflow="stop")
     draw_settings(sampling, values["accept"])  # a wrong rule is said before anything is loaded
     prompt = _read_prompt(values["prompt"], values["file"])
+    grammar = _read_grammar(values["grammar"], values["json_schema"])
     with open_engine(values["model"], options) as engine:
         text = prompt if values["raw"] else _render(engine, values["system"], prompt)
-        stream = engine.generate(text, sampling, limits, accept=values["accept"])
+        stream = engine.generate(
+            text, sampling, limits, accept=values["accept"], grammar=grammar
+        )
         result = _show(stream, values["show"], values["as_json"])
     if values["as_json"]:
         click.echo(json.dumps({**result.as_json(), "seed": sampling.seed}, ensure_ascii=False))
@@ -77,13 +83,24 @@ def _show(stream: Stream, show: bool, as_json: bool) -> Result:
 
 
 def _write(piece: Piece) -> None:
-    sys.stdout.write(piece.text)
+    # A file gets every character; a terminal none that would steer it.
+    sys.stdout.write(printable(piece.text) if sys.stdout.isatty() else piece.text)
     sys.stdout.flush()
 
 
 def _render(engine: Engine, system: str | None, prompt: str) -> str:
     messages = [{"role": "system", "content": system}] if system else []
     return engine.template().render([*messages, {"role": "user", "content": prompt}])
+
+
+def _read_grammar(grammar: str | None, schema: str | None) -> str | None:
+    if grammar is not None and schema is not None:
+        raise UsageError("--grammar and --json-schema exclude each other")
+    if schema is None:
+        return _read_file(grammar) if grammar else None
+    from edgespec.backend import grammar_from_schema
+
+    return grammar_from_schema(_read_file(schema))
 
 
 def _read_prompt(prompt: str | None, file: str | None) -> str:

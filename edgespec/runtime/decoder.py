@@ -18,6 +18,7 @@ import numpy.typing as npt
 from edgespec.backend import Context
 from edgespec.drafters import Drafter
 from edgespec.errors import ContextFullError, NumericalError, UsageError
+from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.statistics import Statistics
 from edgespec.sampling.filters import make_workspace
 from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED, verify_chain
@@ -69,16 +70,24 @@ class Decoder:
         self._workspace = make_workspace(n_vocab)
         self._emitted: Int32Array = np.zeros(k + 1, np.int32)
         self._settings: DrawSettings | None = None
+        self._constraint: Constraint | None = None
 
     @property
     def room(self) -> int:
         """Tokens that can still be committed before the context is full."""
         return self.capacity - self.length
 
-    def begin(self, tokens: Int32Array, settings: DrawSettings, statistics: Statistics) -> None:
+    def begin(
+        self,
+        tokens: Int32Array,
+        settings: DrawSettings,
+        statistics: Statistics,
+        constraint: Constraint | None = None,
+    ) -> None:
         """Start, or go on with, a generation after `tokens`.
 
-        What the caches share with them is reused; `statistics` is added to from here on.
+        What the caches share with them is reused; `statistics` is added to from here on, and
+        what is emitted obeys the constraint.
 
         Raises:
             UsageError: no tokens, or a biased token that does not exist.
@@ -93,6 +102,7 @@ class Decoder:
         self.history[: len(tokens)] = tokens
         self.length = len(tokens)
         self._settings = settings
+        self._constraint = constraint
         self.drafter.begin(settings)
         self.statistics = statistics
         statistics.reused_tokens += self.target.length
@@ -115,9 +125,13 @@ class Decoder:
             budget = max(0, min(self.k, limit - 1, self.room - 1))
             count, q = self.drafter.propose(self.history, self.length, budget)
             clock.append(perf_counter())
-            pending = self.history[self.target.length : self.length + count]
-            logits = self.target.evaluate(pending, count + 1)
+            checked = self._check_proposals(count)
+            count = min(count, checked + 1)
+            pending = self.history[self.target.length : self.length + checked]
+            logits = self.target.evaluate(pending, checked + 1)
             clock.append(perf_counter())
+            if self._constraint:
+                self._constraint.mask(logits)
             accepted = self._accept(logits, count, q)
             clock.append(perf_counter())
         except BaseException:
@@ -132,6 +146,12 @@ class Decoder:
         """Take back committed tokens behind the first `length`: a block ended inside."""
         if length < self.length:
             self._commit(length)
+
+    def _check_proposals(self, count: int) -> int:
+        """How many proposals are worth evaluating: a forbidden one is certain to be rejected."""
+        if self._constraint is None:
+            return count
+        return self._constraint.walk(self.history[self.length : self.length + count])
 
     def _accept(self, logits: Float32Array, count: int, q: Float32Array) -> int:
         """Walk the proposals; the number accepted."""
@@ -151,12 +171,16 @@ class Decoder:
         if accepted == BROKEN_LOGITS:
             raise NumericalError(f"{name} produced NaN or infinite logits: the file may be damaged")
         if accepted == NOTHING_ALLOWED:
-            raise NumericalError(f"no token of {name} is allowed: relax the logit bias")
+            raise NumericalError(
+                f"no token of {name} is allowed: relax the logit bias or the grammar"
+            )
         return accepted
 
     def _emit(self, count: int, accepted: int) -> Cycle:
         """Put the emitted tokens into the history and commit them."""
         tokens = self._emitted[: accepted + 1]
+        if self._constraint:
+            self._constraint.commit(tokens.tolist())
         self.history[self.length : self.length + accepted + 1] = tokens
         self._commit(self.length + accepted + 1)
         last = Origin.PLAIN if count == 0 else Origin.BONUS

@@ -13,8 +13,10 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.backend import Grammar
 from edgespec.drafters import NoDrafter
 from edgespec.registry.progress import Progress, silent
+from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.decoder import Cycle, Decoder
 from edgespec.runtime.loading import LoadProgress, make_plan, open_drafter, open_target
 from edgespec.runtime.options import EngineOptions
@@ -64,12 +66,12 @@ class Engine:
         plan = make_plan(model, self.options, download)
         self.header = plan.header
         self.model_name = plan.target.name
-        self.notice: str | None = None
+        self.notice: str | None = plan.notice
         with ExitStack() as stack:
             self.target = open_target(plan, self.options, progress, stack)
             self.vocabulary = self.target.model.vocabulary
-            if not self.target.can_truncate():
-                plan = replace(plan, drafter="none", draft=None)
+            if plan.drafter != "none" and self.options.k and not self.target.can_truncate():
+                plan = replace(plan, drafter="none", draft=None, shared=None)
                 self.notice = (
                     f"the cache of a {plan.header.architecture} model cannot be rolled back: "
                     "decoding without speculation"
@@ -89,6 +91,7 @@ class Engine:
         limits: GenerationLimits | None = None,
         *,
         accept: str = "auto",
+        grammar: str | None = None,
     ) -> Stream:
         """Continue a raw prompt: no chat template is applied to it.
 
@@ -96,14 +99,22 @@ class Engine:
             prompt: text (control tokens in it are understood) or token ids.
             sampling: filters and seed.
             limits: what ends the generation.
+            grammar: rules in GBNF that the answer obeys; `grammar_from_schema` makes them from a
+                JSON Schema.
             accept: one of `ACCEPTANCE_RULES`; "auto" is rejection, at temperature 0 greedy.
 
         Raises:
             UsageError: unknown rule, or "greedy" with a temperature above 0.
+            GrammarError: the grammar does not compile.
         """
+        sampling = sampling or SamplingParameters()
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else np.asarray(prompt, np.int32)
-        settings = draw_settings(sampling or SamplingParameters(), accept)
-        return Stream(self, tokens, settings, limits or GenerationLimits())
+        settings = draw_settings(sampling, accept)
+        constraint = None
+        if grammar is not None:
+            rules = Grammar(self.vocabulary, grammar)
+            constraint = Constraint(rules, sampling, self.vocabulary.end_tokens)
+        return Stream(self, tokens, settings, limits or GenerationLimits(), constraint)
 
     def tokenize(self, text: str) -> npt.NDArray[np.int32]:
         """Token ids of a rendered prompt, with one BOS where the model wants one: int32 (n,)."""
@@ -161,7 +172,7 @@ class Engine:
             self.interrupt(stream)
         tokens = np.array(stream.sequence, np.int32)
         if len(tokens) < self.decoder.capacity or not stream.emitted:
-            self.decoder.begin(tokens, stream.settings, stream.statistics)
+            self.decoder.begin(tokens, stream.settings, stream.statistics, stream.constraint)
 
     def _shift(self, stream: Stream) -> bool:
         """Drop half of what lies behind the kept front, and evaluate the rest again.
@@ -178,7 +189,7 @@ class Engine:
         stream.settings = stream.settings._replace(stream_offset=offset)
         _log.info("context full: dropped %d tokens behind the first %d", dropped, keep)
         tokens = np.array(stream.sequence, np.int32)
-        self.decoder.begin(tokens, stream.settings, stream.statistics)
+        self.decoder.begin(tokens, stream.settings, stream.statistics, stream.constraint)
         return True
 
     # -- life -------------------------------------------------------------------------------

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions
-from edgespec.drafters import Drafter, ModelDrafter, NgramDrafter, NoDrafter
+from edgespec.drafters import (
+    Drafter,
+    ForeignDrafter,
+    ModelDrafter,
+    NgramDrafter,
+    NoDrafter,
+    SharedTokens,
+    share_tokens,
+)
+from edgespec.errors import PairingError
 from edgespec.registry.header import GGUFHeader, read_header
 from edgespec.registry.pairing import Pairing, check_pairing
 from edgespec.registry.progress import Progress, silent
@@ -31,20 +40,30 @@ class Plan:
     Attributes:
         target, header: the target's file and what its header says.
         drafter: name of the kind: "none", "ngram" or "model".
-        draft, pairing: the draft's file and why it fits, for kind "model".
+        draft, draft_header: the draft's file, for kind "model".
+        pairing: why it fits, if its vocabulary is the target's.
+        shared: the tokens that both have, if its vocabulary is another one.
     """
 
     target: ResolvedModel
     header: GGUFHeader
     drafter: str
     draft: ResolvedModel | None = None
-    pairing: Pairing | None = None
     draft_header: GGUFHeader | None = None
+    pairing: Pairing | None = None
+    shared: SharedTokens | None = None
 
     @property
     def drafter_name(self) -> str:
         """What to show for the drafter: its kind, or the draft model's name."""
         return self.draft.name if self.draft else self.drafter
+
+    @property
+    def notice(self) -> str | None:
+        """What the user should know about this choice of a draft."""
+        if self.shared is None:
+            return None
+        return f"the draft {self.drafter_name} has another tokenizer: {self.shared}"
 
 
 def make_plan(
@@ -63,10 +82,23 @@ def make_plan(
     if plan.drafter not in ("none", "ngram"):
         draft = resolve(options.draft, progress=download, offline=options.offline)
         draft_header = read_header(draft.path)
-        pairing = check_pairing(header, draft_header)
-        plan = Plan(target, header, "model", draft, pairing, draft_header)
+        pairing, shared = _pair(header, draft_header)
+        plan = Plan(target, header, "model", draft, draft_header, pairing, shared)
     _require_memory(plan, options)
     return plan
+
+
+def _pair(
+    target: GGUFHeader, draft: GGUFHeader
+) -> tuple[Pairing, None] | tuple[None, SharedTokens]:
+    """How the draft's tokens relate to the target's: ids that are the same, or a table."""
+    try:
+        return check_pairing(target, draft), None
+    except PairingError:
+        pass
+    options = ModelOptions(vocabulary_only=True)
+    with Model(target.path, options) as ours, Model(draft.path, options) as theirs:
+        return None, share_tokens(ours.vocabulary, theirs.vocabulary)
 
 
 def open_target(
@@ -82,6 +114,8 @@ def open_target(
                 threads=options.thread_count,
                 batch=_BATCH,
                 outputs=options.k + 1,
+                # The last block is all that is ever taken back.
+                checkpoints=1 if options.k and plan.drafter != "none" else 0,
             ),
         )
     )
@@ -108,22 +142,29 @@ def open_drafter(
 
 def _open_model_drafter(
     plan: Plan, target: Context, options: EngineOptions, progress: LoadProgress | None
-) -> ModelDrafter:
-    assert plan.draft is not None and plan.pairing is not None
+) -> Drafter:
+    assert plan.draft is not None
+    budget = max(1, options.k)
     with ExitStack() as undo:
         model = undo.enter_context(_load(plan.draft, options, progress))
         context = Context(
             model,
             ContextOptions(
-                length=target.capacity, threads=options.thread_count, batch=_BATCH, outputs=1
+                length=target.capacity,
+                threads=options.thread_count,
+                batch=_BATCH,
+                outputs=1,
+                checkpoints=budget,
             ),
         )
-        drafter = ModelDrafter(
-            context,
-            target.model.vocabulary.size,
-            plan.pairing.shared_vocabulary,
-            max(1, options.k),
-        )
+        vocabulary = target.model.vocabulary
+        drafter: Drafter
+        if plan.shared is not None:
+            drafter = ForeignDrafter(context, vocabulary, plan.shared, budget)
+        else:
+            assert plan.pairing is not None
+            shared = plan.pairing.shared_vocabulary
+            drafter = ModelDrafter(context, vocabulary.size, shared, budget)
         undo.pop_all()
     return drafter
 

@@ -41,6 +41,7 @@ class Session:
         limits: what ends an answer. Its `overflow` also says whether a conversation that is
             longer than the context loses its oldest turns ("shift") or raises ("stop").
         accept: acceptance rule.
+        grammar: rules in GBNF that every answer obeys.
 
     Raises:
         TemplateError: the model has no usable chat template.
@@ -54,11 +55,13 @@ class Session:
         limits: GenerationLimits | None = None,
         *,
         accept: str = "auto",
+        grammar: str | None = None,
     ) -> None:
         self.engine = engine
         self.sampling = sampling or SamplingParameters()
         self.limits = limits or GenerationLimits(overflow="shift")
         self.accept = accept
+        self.grammar = grammar
         self.messages: list[Message] = []
         self.dropped = 0
         self.unanswered: str | None = None
@@ -116,7 +119,9 @@ class Session:
         tokens, dropped = self._fit(messages)
         system = [m for m in messages[:1] if m.role == "system"]
         limits = replace(self.limits, keep=self._front(system, tokens))
-        stream = self.engine.generate(tokens, sampling, limits, accept=self.accept)
+        stream = self.engine.generate(
+            tokens, sampling, limits, accept=self.accept, grammar=self.grammar
+        )
         # Only now: a message that was refused leaves the conversation as it was.
         before, self.messages = self.messages, messages
         self.dropped, self.unanswered = dropped, None

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from edgespec.backend import Vocabulary
 from edgespec.errors import CancelledError, UsageError
+from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.decoder import Cycle, Origin
 from edgespec.runtime.statistics import Statistics
 from edgespec.runtime.text import TextAssembler
@@ -123,7 +124,9 @@ class Stream:
         prompt: Int32Array,
         settings: DrawSettings,
         limits: GenerationLimits,
+        constraint: Constraint | None = None,
     ) -> None:
+        self.constraint = constraint
         self.settings = settings
         self.limits = limits
         self.statistics = Statistics()
@@ -171,6 +174,13 @@ class Stream:
         return "".join(self._text)
 
     def _generate(self) -> Iterator[Piece]:
+        try:
+            yield from self._run()
+        finally:
+            if self.constraint:
+                self.constraint.close()
+
+    def _run(self) -> Iterator[Piece]:
         last = Origin.PLAIN
         while self._reason is None:
             cycle = self._next_cycle()

@@ -79,10 +79,12 @@ def test_coupled_text_is_the_same_for_every_drafter_and_block_length(
     for seed, prompt in enumerate((prompts[0], prompts[2])):
         sampling = unfiltered(seed)
         reference = emitted(open_engine(), prompt, sampling, 32, accept="coupled")
-        for draft, k in itertools.product(("ngram", "damaged"), range(1, 9)):
-            engine = open_engine(draft=drafts[draft], k=k)
-            got = emitted(engine, prompt, sampling, 32, accept="coupled")
-            assert got == reference, (draft, k)
+        for draft in ("ngram", "damaged"):
+            engine = open_engine(draft=drafts[draft], k=8)
+            for k in range(1, 9):
+                engine.decoder.k = k
+                got = emitted(engine, prompt, sampling, 32, accept="coupled")
+                assert got == reference, (draft, k)
 
 
 def mix(x: int) -> int:

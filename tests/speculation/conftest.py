@@ -20,13 +20,11 @@ from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.acceptance import verify_chain
 from edgespec.speculation.draws import (
-    ACCEPT_COUPLED,
-    ACCEPT_REJECTION,
     choose,
     draw_proposal,
     draw_residual,
 )
-from edgespec.speculation.settings import DrawSettings
+from edgespec.speculation.settings import ACCEPT_COUPLED, ACCEPT_REJECTION, DrawSettings
 
 STATES = 32
 PROMPT = 1  # one token, 0

@@ -1,0 +1,186 @@
+"""Grammars: which tokens may come next, by llama.cpp's own GBNF engine."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.backend.native import initialize, lib
+from edgespec.backend.vocabulary import Vocabulary
+from edgespec.errors import GrammarError
+
+__all__ = ["Grammar", "grammar_from_schema"]
+
+Int32Array = npt.NDArray[np.int32]
+
+_MAX_CHARACTERS = 1 << 18
+_MAX_DEPTH = 200
+_OPAQUE = r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*'
+_stderr_lock = threading.Lock()
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+
+
+class Grammar:
+    """A grammar and its state after the text accepted so far. Close it, or use it in a `with`.
+
+    Args:
+        vocabulary: of the model whose tokens it judges; has to stay open.
+        text: rules in GBNF, the first called ``root``.
+
+    Raises:
+        GrammarError: it does not compile; the message has the line.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, text: str) -> None:
+        initialize()
+        self._vocabulary = vocabulary
+        self._sampler = _compile(vocabulary, text)
+        self._candidates = np.zeros(vocabulary.size, _CANDIDATE)
+
+    def clone(self) -> Grammar:
+        """An independent copy of the state; its scratch space is shared with this one."""
+        copy = object.__new__(Grammar)
+        copy._vocabulary = self._vocabulary
+        copy._sampler = lib.llama_sampler_clone(self._sampler)
+        copy._candidates = self._candidates
+        return copy
+
+    def allowed(self, tokens: Int32Array) -> npt.NDArray[np.bool_]:
+        """Which of these tokens may come next: bool (n,)."""
+        candidates = self._candidates[: len(tokens)]
+        candidates["id"] = tokens
+        candidates["logit"] = 0.0
+        data = lib.llama_token_data_array(
+            data=ctypes.cast(candidates.ctypes.data, ctypes.POINTER(lib.llama_token_data)),
+            size=len(tokens),
+            selected=-1,
+            sorted=False,
+        )
+        lib.llama_sampler_apply(self._sampler, ctypes.byref(data))
+        may: npt.NDArray[np.bool_] = candidates["logit"] == 0.0
+        return may
+
+    def allows(self, token: int) -> bool:
+        """Whether this token may come next."""
+        return bool(self.allowed(np.array([token], np.int32))[0])
+
+    def accept(self, token: int) -> None:
+        """Advance over a token.
+
+        Raises:
+            GrammarError: it is not allowed here (llama.cpp would end the process).
+        """
+        if not self.allows(token):
+            raise GrammarError(f"token {token} does not continue the text that the grammar allows")
+        lib.llama_sampler_accept(self._sampler, token)
+
+    def close(self) -> None:
+        """Free the state."""
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None:
+            lib.llama_sampler_free(sampler)
+
+    def __enter__(self) -> Grammar:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def grammar_from_schema(schema: str) -> str:
+    """A JSON Schema as GBNF, by the binding's converter. Nothing is fetched.
+
+    Raises:
+        GrammarError: it is not JSON, or has what the converter does not know.
+    """
+    if len(schema) > _MAX_CHARACTERS:
+        raise GrammarError(f"the JSON schema is longer than {_MAX_CHARACTERS} characters")
+    from llama_cpp.llama_grammar import json_schema_to_gbnf
+
+    try:
+        json.loads(schema)
+        return str(json_schema_to_gbnf(schema))
+    except json.JSONDecodeError as error:
+        raise GrammarError(
+            f"the JSON schema is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+        ) from None
+    except RecursionError:
+        raise GrammarError("the JSON schema is nested too deeply") from None
+    except Exception as error:  # the converter asserts, indexes and raises as it comes
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise GrammarError(f"the JSON schema cannot be made into a grammar: {reason}") from None
+
+
+def _compile(vocabulary: Vocabulary, text: str) -> Any:
+    if len(text) > _MAX_CHARACTERS:
+        raise GrammarError(f"the grammar is longer than {_MAX_CHARACTERS} characters")
+    if "\0" in text or not text.strip():
+        raise GrammarError("the grammar is empty, or no text: it has to define the rule root")
+    if _depth(text) > _MAX_DEPTH:  # the native parser recurses until the stack is full
+        raise GrammarError(f"the grammar nests parentheses more than {_MAX_DEPTH} deep")
+    with _captured_stderr() as complaint:
+        sampler = lib.llama_sampler_init_grammar(
+            vocabulary.pointer, text.encode("utf-8", "replace"), b"root"
+        )
+    if not sampler:
+        raise GrammarError(_located(text, complaint[0]))
+    return sampler
+
+
+def _depth(text: str) -> int:
+    """How deep parentheses are nested, outside of literals, character classes and comments."""
+    depth = deepest = 0
+    for sign in re.sub(_OPAQUE, "", text):
+        depth += (sign == "(") - (sign == ")")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+@contextmanager
+def _captured_stderr() -> Iterator[list[str]]:
+    """What native code writes to file descriptor 2 in this block, as the list's first entry.
+
+    llama.cpp's grammar parser does not use its log. What other threads write meanwhile is lost,
+    so the block is to hold one short native call.
+    """
+    said = [""]
+    with _stderr_lock, tempfile.TemporaryFile() as file:
+        try:
+            saved = os.dup(2)
+        except OSError:  # standard error is closed
+            yield said
+            return
+        os.dup2(file.fileno(), 2)
+        try:
+            yield said
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            file.seek(0)
+            said[0] = file.read(4 * _MAX_CHARACTERS).decode("utf-8", "replace")
+
+
+def _located(text: str, complaint: str) -> str:
+    """The parser's complaint with its line; it quotes the rest of the text, then the whole."""
+    complaint = complaint.removeprefix("parse: error parsing grammar: ").rstrip()
+    reason, marker, rest = complaint.removesuffix(text.rstrip()).partition(" at ")
+    at = text.rfind(rest.rstrip()) if marker and rest.strip() else len(text.rstrip())
+    where = f" in line {text.count(chr(10), 0, at) + 1}" if reason.strip() and at >= 0 else ""
+    reason = " ".join(reason.split()) or "it has no rule called root"
+    return f"the grammar does not compile{where}: {reason}"

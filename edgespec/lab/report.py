@@ -1,0 +1,172 @@
+"""Everything the lab finds out about one p and q."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate
+
+from edgespec.lab.reading import Curve, Pair
+from edgespec.speculation.theory import (
+    ONE,
+    Choice,
+    Cost,
+    Decomposition,
+    best_k,
+    cycle_speedup,
+    decompose,
+    expected_tokens,
+    free_verification,
+    speedup,
+)
+from edgespec.speculation.trees import TooManyCasesError, TreeOutcome, siblings
+
+__all__ = ["LARGEST_K", "Chain", "Report", "Tree", "Verification", "examine"]
+
+LARGEST_K = 16
+_MOST_CASES = 500
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What chains bring where an evaluation of n tokens costs v(n).
+
+    Attributes:
+        name: which machine.
+        cost: v.
+        speedups: for k = 0, 1, ... `LARGEST_K`; None where v(k + 1) is not known.
+        chosen: for the k that was asked for.
+        best: the best k up to `LARGEST_K`.
+    """
+
+    name: str
+    cost: Cost
+    speedups: tuple[Fraction | None, ...]
+    chosen: Fraction | None
+    best: Choice
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Cycles of k proposals, each accepted with probability alpha.
+
+    Attributes:
+        alpha: from p and q, unless `given`.
+        tokens: expected tokens of a cycle of k.
+        free, measured: on a GPU, and on a measured cost curve.
+    """
+
+    alpha: Fraction
+    given: bool
+    k: int
+    c: Fraction
+    tokens: Fraction
+    free: Verification
+    measured: Verification
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Siblings in place of one proposal; index n - 1 of each tuple is about n of them.
+
+    Attributes:
+        replacement: whether siblings are independent draws from q.
+        outcome: of all of them.
+        some_accepted: probability that one of n is accepted.
+        free, measured: speedup of a cycle that verifies n siblings at once: one more token is
+            emitted if one is accepted, and the draft is asked once.
+    """
+
+    replacement: bool
+    outcome: TreeOutcome
+    some_accepted: tuple[Fraction, ...]
+    free: tuple[Fraction | None, ...]
+    measured: tuple[Fraction | None, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of siblings."""
+        return len(self.some_accepted)
+
+    @property
+    def gain(self) -> Fraction:
+        """By how much all of them beat one."""
+        return self.some_accepted[-1] - self.some_accepted[0]
+
+
+@dataclass(frozen=True)
+class Report:
+    """All of it; `trees` is empty unless siblings were asked for."""
+
+    decomposition: Decomposition
+    chain: Chain
+    trees: tuple[Tree, ...]
+    notes: tuple[str, ...]
+
+
+def examine(
+    pair: Pair, curve: Curve, *, k: int, c: Fraction, alpha: Fraction | None, count: int
+) -> Report:
+    """Work everything out.
+
+    Args:
+        pair: p and q.
+        curve: measured cost of verification.
+        k: block length of the chain.
+        c: cost of a draft step.
+        alpha: acceptance rate of the chain; None for that of p and q.
+        count: number of siblings, 0 for none.
+    """
+    decomposition = decompose(pair.p, pair.q)
+    rate = decomposition.alpha if alpha is None else alpha
+    chain = Chain(
+        alpha=rate,
+        given=alpha is not None,
+        k=k,
+        c=c,
+        tokens=expected_tokens(rate, k),
+        free=_verification("GPU: v(n) = 1", free_verification, rate, k, c),
+        measured=_verification(curve.name, curve.cost, rate, k, c),
+    )
+    trees, notes = _trees(pair, curve.cost, c, count) if count else ((), ())
+    return Report(decomposition, chain, trees, (*pair.notes, *curve.notes, *notes))
+
+
+def _verification(name: str, cost: Cost, alpha: Fraction, k: int, c: Fraction) -> Verification:
+    return Verification(
+        name=name,
+        cost=cost,
+        speedups=tuple(cycle_speedup(alpha, n, c, cost) for n in range(LARGEST_K + 1)),
+        chosen=cycle_speedup(alpha, k, c, cost),
+        best=best_k(alpha, c, cost, LARGEST_K),
+    )
+
+
+def _trees(
+    pair: Pair, cost: Cost, c: Fraction, count: int
+) -> tuple[tuple[Tree, ...], tuple[str, ...]]:
+    independent = siblings(pair.p, pair.q, count)
+    distinct = siblings(pair.p, pair.q, 1, replacement=False)
+    notes: tuple[str, ...] = ()
+    drawable = sum(1 for mass in pair.q if mass)
+    if drawable < count:
+        notes = (f"without replacement: q allows only {drawable} tokens",)
+    for n in range(2, min(count, drawable) + 1):
+        try:
+            distinct = siblings(pair.p, pair.q, n, replacement=False, max_cases=_MOST_CASES)
+        except TooManyCasesError:
+            notes = (f"without replacement: too many cases to follow beyond {n - 1} siblings",)
+            break
+    return (_tree(independent, True, cost, c), _tree(distinct, False, cost, c)), notes
+
+
+def _tree(outcome: TreeOutcome, replacement: bool, cost: Cost, c: Fraction) -> Tree:
+    some_accepted = tuple(accumulate(outcome.accepted))
+    numbered = list(enumerate(some_accepted, 1))
+    return Tree(
+        replacement=replacement,
+        outcome=outcome,
+        some_accepted=some_accepted,
+        free=tuple(speedup(ONE + mass, n + 1, c, free_verification) for n, mass in numbered),
+        measured=tuple(speedup(ONE + mass, n + 1, c, cost) for n, mass in numbered),
+    )

@@ -1,0 +1,233 @@
+"""The report as text of 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
+
+from edgespec.lab.formats import both, decimal, fixed, times
+from edgespec.lab.report import LARGEST_K, Chain, Report, Tree, Verification
+from edgespec.speculation.theory import ZERO, Decomposition, Distribution, total_variation
+
+__all__ = ["WIDTH", "report_lines"]
+
+WIDTH = 80
+_BAR = 9
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_STEP_TITLES = (
+    "token", "p", "q", "accept", "accepted", "rejected", "residual", "emitted", "naive",
+)  # fmt: skip
+_Column = Sequence[Fraction | None]
+
+
+def report_lines(report: Report, encoding: str | None) -> Iterator[str]:
+    """Lines for a stream of this encoding, with block characters if it has them."""
+    yield from _step_lines(report.decomposition)
+    yield ""
+    yield from _bar_lines(report.decomposition, _has_blocks(encoding))
+    yield ""
+    yield from _chain_lines(report.chain)
+    if report.trees:
+        yield ""
+        yield from _tree_lines(report)
+    for note in report.notes:
+        yield ""
+        yield from textwrap.wrap(f"Note: {note}.", WIDTH)
+
+
+def _step_lines(step: Decomposition) -> Iterator[str]:
+    yield "ONE PROPOSAL, drawn from q and accepted with probability min(1, p/q)"
+    yield ""
+    exact = list(_table(_step_rows(step, str)))
+    if max(map(len, exact)) <= WIDTH:
+        yield from exact
+    else:
+        yield "(The fractions are too long for a table: --json has them.)"
+    yield ""
+    yield from _table(_step_rows(step, decimal))
+    yield ""
+    yield from _step_legend(step)
+
+
+def _step_legend(step: Decomposition) -> Iterator[str]:
+    never = "; - where q = 0: never proposed" if None in step.acceptance else ""
+    yield from _item("accept", f"min(1, p/q){never}")
+    yield from _item("accepted", f"min(p, q); sum: alpha = 1 - TV(p, q) = {both(step.alpha)}")
+    yield from _item("rejected", f"q - accepted; sum: rejection mass = {both(step.rejection)}")
+    if step.residual is None:
+        yield from _item("residual", "none: p = q, so that nothing is ever rejected")
+    else:
+        yield from _item("residual", "(p - q)+ / rejection mass: where replacements are drawn from")
+    verdict = _verdict(step.recovered, step.p)
+    yield from _item("emitted", f"accepted + rejection mass * residual = {verdict}")
+    variation = total_variation(step.naive, step.p)
+    wrong = f"wrong by a total variation of {both(variation)}" if variation else "here, that is p"
+    yield from _item(
+        "naive", f"accepted + rejection mass * p: replacements drawn from p itself; {wrong}"
+    )
+
+
+def _item(label: str, text: str, indent: int = 11) -> Iterator[str]:
+    line = f"{label:{indent}}{text}"
+    yield from textwrap.wrap(line, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)
+
+
+def _verdict(output: Distribution, p: Distribution) -> str:
+    return "p, exactly" if output == p else "NOT p"
+
+
+def _step_rows(step: Decomposition, show: Callable[[Fraction], str]) -> Iterator[Sequence[str]]:
+    columns: tuple[_Column, ...] = (
+        step.p,
+        step.q,
+        step.acceptance,
+        step.accepted,
+        step.rejected,
+        step.residual or (None,) * len(step.p),
+        step.recovered,
+        step.naive,
+    )
+    yield _STEP_TITLES
+    for token, row in enumerate(zip(*columns, strict=True), 1):
+        yield [str(token), *(_or_dash(value, show) for value in row)]
+    sums = [_sum(column) for column in columns]
+    sums[2] = None  # probabilities of different events
+    yield ["sum", *("" if value is None else show(value) for value in sums)]
+
+
+def _bar_lines(step: Decomposition, blocks: bool) -> Iterator[str]:
+    residual = step.residual or (ZERO,) * len(step.p)
+    columns = {"p": step.p, "q": step.q, "accepted": step.accepted, "residual": residual}
+    largest = max(max(values) for values in columns.values())
+    yield ("token  " + "".join(f"{title:18}" for title in columns)).rstrip()
+    for token, row in enumerate(zip(*columns.values(), strict=True), 1):
+        cells = (f"{_bar(value / largest, blocks)} {decimal(value):8}" for value in row)
+        yield (f"{token:5}  " + "".join(cells)).rstrip()
+    yield f"A full bar is {decimal(largest)}."
+
+
+def _bar(share: Fraction, blocks: bool) -> str:
+    """A bar of the full width times share; the thinnest one for what is hardly there."""
+    steps = 8 if blocks else 1
+    length = round(share * _BAR * steps)
+    length = max(length, 1 if share else 0)
+    whole, rest = divmod(length, steps)
+    if not blocks:
+        return f"{'#' * whole:{_BAR}}"
+    return f"{_EIGHTHS[8] * whole + (_EIGHTHS[rest] if rest else ''):{_BAR}}"
+
+
+def _has_blocks(encoding: str | None) -> bool:
+    try:
+        _EIGHTHS.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _chain_lines(chain: Chain) -> Iterator[str]:
+    yield f"A CYCLE OF k = {chain.k} PROPOSALS, each accepted with probability alpha"
+    yield ""
+    source = "given" if chain.given else "of p and q"
+    yield from _item("alpha", f"{both(chain.alpha)}, {source}")
+    yield from _item("c", f"{both(chain.c)}: the cost of a draft step")
+    yield from _item("tokens", f"1 + alpha + ... + alpha^k = {both(chain.tokens)}")
+    yield from _item("speedup", f"tokens / (v(k+1) + k * c); best k is that of 0 to {LARGEST_K}")
+    for label, side in (("free", chain.free), ("measured", chain.measured)):
+        text = f"{side.name}; k = {chain.k}: {_chosen(chain, side)}; best k: {_best(side)}"
+        yield from _item(label, text)
+    yield ""
+    yield from _table(_chain_rows(chain))
+
+
+def _chosen(chain: Chain, side: Verification) -> str:
+    cost = side.cost(chain.k + 1)
+    if side.chosen is None or cost is None:
+        return f"v({chain.k + 1}) was not measured"
+    total = cost + chain.k * chain.c
+    return f"{fixed(chain.tokens)} / {fixed(total)} = {times(side.chosen)}"
+
+
+def _best(side: Verification) -> str:
+    if side.best.k == 0:
+        return "0, do not speculate"
+    return f"{side.best.k}, {times(side.best.speedup)}"
+
+
+def _chain_rows(chain: Chain) -> Iterator[Sequence[str]]:
+    """A column for each k would not fit: a row for each."""
+    yield ["k", "tokens", "v(k+1)", "free", "measured"]
+    tokens = ZERO
+    for k, (free, measured) in enumerate(
+        zip(chain.free.speedups, chain.measured.speedups, strict=True)
+    ):
+        tokens += chain.alpha**k
+        yield [
+            str(k),
+            fixed(tokens),
+            _or_dash(chain.measured.cost(k + 1), fixed),
+            _or_dash(free, times) + _star(k, chain.free),
+            _or_dash(measured, times) + _star(k, chain.measured),
+        ]
+
+
+def _star(k: int, side: Verification) -> str:
+    return "*" if k == side.best.k else " "
+
+
+def _tree_lines(report: Report) -> Iterator[str]:
+    independent, distinct = report.trees
+    count = independent.count
+    yield f"A TREE OF {count} SIBLINGS, tried in order; after a rejection p <- norm((p - q)+)"
+    yield ""
+    table = list(_table(_tree_rows(independent, distinct)))
+    left, right = table[0].index("accepted"), table[0].rindex("accepted")
+    yield f"{'':{left}}{'drawn from q':{right - left}}drawn without the rejected tokens"
+    yield from table
+    yield ""
+    yield from _item("accepted", "probability that one of N siblings is accepted")
+    yield from _item("gain", "by how much that beats one sibling")
+    yield from _item("free", "speedup of a cycle: (1 + accepted) / (v(N+1) + c) with v = 1")
+    yield from _item("measured", "the same with the measured v; equal siblings count twice")
+    yield from _item("output", "every sequence of rejections followed:")
+    for name, tree in (("drawn from q", independent), ("without", distinct)):
+        verdict = _verdict(tree.outcome.output, report.decomposition.p)
+        some = f"accepted at N = {tree.count}: {both(tree.some_accepted[-1])}"
+        yield from _item("", f"{name}: {verdict}; {some}")
+
+
+def _tree_rows(independent: Tree, distinct: Tree) -> Iterator[Sequence[str]]:
+    yield ["N", *("accepted", "gain", "free", "measured") * 2]
+    for n in range(independent.count):
+        row = [str(n + 1)]
+        for tree in (independent, distinct):
+            row += _tree_cells(tree, n) if n < tree.count else ["-"] * 4
+        yield row
+
+
+def _tree_cells(tree: Tree, n: int) -> list[str]:
+    mass = tree.some_accepted[n]
+    return [
+        decimal(mass),
+        decimal(mass - tree.some_accepted[0]),
+        _or_dash(tree.free[n], times),
+        _or_dash(tree.measured[n], times),
+    ]
+
+
+def _table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Columns to the right, the first as wide as the others need."""
+    lines = list(rows)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        yield "  ".join(f"{cell:>{n}}" for cell, n in zip(line, widths, strict=True)).rstrip()
+
+
+def _sum(column: _Column) -> Fraction | None:
+    values = [value for value in column if value is not None]
+    return sum(values, ZERO) if values else None
+
+
+def _or_dash(value: Fraction | None, show: Callable[[Fraction], str]) -> str:
+    return "-" if value is None else show(value)

@@ -1,0 +1,111 @@
+"""Constrained output: a grammar's mask enters p at every position, with that position's state.
+
+The mask comes before every filter, so that p is the filtered softmax over the allowed tokens.
+A sampled proposal that the grammar forbids ends the block, but stays in it as its last: p is zero
+there, so that it is rejected and replaced from the residual. Dropping it and drawing from p would
+favour what the draft avoids, and the distribution would not be the constrained target's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.backend import Grammar
+from edgespec.sampling.parameters import SamplingParameters
+
+__all__ = ["Constraint"]
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+_CHUNKS = (16, 256, 4096)
+
+
+class Constraint:
+    """A grammar along one generation.
+
+    Args:
+        grammar: in its start state; closed with the constraint.
+        sampling: says how many allowed tokens a row needs.
+        end_tokens: end the generation; the grammar allows them where the text is complete.
+    """
+
+    def __init__(
+        self, grammar: Grammar, sampling: SamplingParameters, end_tokens: frozenset[int]
+    ) -> None:
+        self._grammar = grammar
+        self._states: list[Grammar] = [grammar]
+        self._wanted = _wanted(sampling)
+        self._end_tokens = end_tokens
+
+    def walk(self, proposals: Int32Array) -> int:
+        """Advance along proposals; how many the grammar allows.
+
+        The state before each of them, and after the last allowed, is kept for `mask`.
+        """
+        self._forget()
+        for token in proposals.tolist():
+            state = self._states[-1]
+            if token in self._end_tokens or not state.allows(token):
+                return len(self._states) - 1
+            self._states.append(state.clone())
+            self._states[-1].accept(token)
+        return len(self._states) - 1
+
+    def mask(self, logits: Float32Array) -> None:
+        """Set forbidden tokens of each row to -inf, in place: row i has the i-th state."""
+        for row, state in zip(logits, self._states, strict=True):
+            self._mask_row(row, state)
+
+    def commit(self, tokens: list[int]) -> None:
+        """Advance over what was emitted; an end token ends the text."""
+        self._forget()
+        for token in tokens:
+            if token in self._end_tokens:
+                return
+            self._grammar.accept(token)
+
+    def close(self) -> None:
+        """Free all states."""
+        self._forget()
+        self._grammar.close()
+
+    def _forget(self) -> None:
+        for state in self._states[1:]:
+            state.close()
+        del self._states[1:]
+
+    def _mask_row(self, row: Float32Array, state: Grammar) -> None:
+        tokens = self._candidates(row, state)
+        kept = row[tokens]
+        row.fill(-np.inf)
+        row[tokens] = kept
+
+    def _candidates(self, row: Float32Array, state: Grammar) -> Int32Array:
+        """The allowed tokens, or at least as many of the best as the filters look at."""
+        # Judging a token is slow: where the best few are enough, the others are not judged.
+        for size in _CHUNKS if self._wanted else ():
+            if size >= len(row):
+                break
+            floor = np.partition(row, len(row) - size)[len(row) - size]
+            best = np.flatnonzero(row >= floor).astype(np.int32)
+            best = best[state.allowed(best)]
+            if len(best) >= self._wanted:
+                return best
+        return np.flatnonzero(state.allowed(np.arange(len(row), dtype=np.int32))).astype(np.int32)
+
+
+def _wanted(sampling: SamplingParameters) -> int:
+    """How many of the most likely allowed tokens decide p; 0 for all of them."""
+    edits = (
+        sampling.repeat_penalty != 1
+        or sampling.frequency_penalty != 0
+        or sampling.presence_penalty != 0
+        or len(sampling.logit_bias) > 0
+    )
+    if edits:
+        return 0
+    if sampling.temperature <= 0 and sampling.typical_p >= 1:
+        return 1
+    return sampling.top_k

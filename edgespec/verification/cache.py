@@ -1,0 +1,225 @@
+"""After many accepted and rejected blocks, does a cache hold what a fresh one would?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.backend import Context
+from edgespec.drafters import Drafter, ModelDrafter, NoDrafter
+from edgespec.runtime.decoder import Decoder
+from edgespec.runtime.statistics import Statistics
+from edgespec.sampling.parameters import SamplingParameters
+from edgespec.speculation.settings import DrawSettings, draw_settings
+from edgespec.verification.decoding import decode, plain_logits
+from edgespec.verification.distributions import softmax, total_variation
+from edgespec.verification.prompts import Prompt
+from edgespec.verification.provocation import Heated, Scripted
+from edgespec.verification.result import CheckResult, Progress, not_applicable, silent
+
+__all__ = ["check_cache"]
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+_TOKENS_A_CYCLE = 3  # of the script: more than a cycle emits when a third of it is wrong
+_ROUNDING_FACTOR = 2.0
+
+GREEDY = SamplingParameters(temperature=0.0)
+SAMPLED = SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=30_000)
+
+
+class _Comparison(NamedTuple):
+    """One cache against a fresh one that got the same tokens one at a time.
+
+    Attributes:
+        part: "target" or "draft", and what proposed.
+        tokens: that the cache holds.
+        logit, variation: largest difference of a logit, total variation; 0 if bit-identical.
+        rounding: largest difference of a logit between the fresh cache and one large prefill.
+        holds: whether this is as it should be.
+    """
+
+    part: str
+    tokens: int
+    logit: float
+    variation: float
+    rounding: float
+    holds: bool
+
+
+class _Run(NamedTuple):
+    """What decoding left: all committed tokens, where the answer starts, and how it went."""
+
+    tokens: Int32Array
+    start: int
+    statistics: Statistics
+
+    @property
+    def rejections(self) -> int:
+        """Cycles in which a proposal was rejected."""
+        statistics = self.statistics
+        proposing = statistics.cycles - statistics.k_histogram[0]
+        return proposing - statistics.bonus
+
+
+def check_cache(
+    target: Context,
+    drafter: Drafter,
+    k: int,
+    prompt: Prompt,
+    cycles: int,
+    *,
+    decoder_class: type[Decoder] = Decoder,
+    progress: Progress = silent,
+) -> CheckResult:
+    """Decode with many rejections, then compare the next logits with a fresh context's.
+
+    The target's cache has to be bit-identical to plain decoding's: the prompt prefilled, the
+    answer evaluated one token at a time. A draft's may differ by what rounding in other batches
+    changes, as q is whatever the draft computed. The difference to one large prefill is reported
+    for both, as the measure of that rounding.
+
+    Args:
+        target, drafter: their caches' content is lost.
+        k: block length; 0 rolls nothing back.
+        prompt: what to answer.
+        cycles: how many at least, of each kind, if the context has room.
+        decoder_class: what to decode with.
+        progress: told each part.
+    """
+    if k == 0:
+        return not_applicable("cache", "nothing to compare: with k = 0 nothing is rolled back")
+    progress("target, scripted proposals")
+    runs = [_scripted(target, k, prompt, cycles, decoder_class)]
+    found = [_compare("target, scripted proposals", target, runs[0], len(prompt.tokens) - 1)]
+    if isinstance(drafter, ModelDrafter):
+        progress("target and draft")
+        runs.append(_drafted(target, drafter, k, prompt, cycles, decoder_class))
+        found.append(_compare("target, drafted proposals", target, runs[1], runs[1].start - 1))
+        found.append(_compare_draft(drafter.context, runs[1]))
+    return CheckResult(
+        "cache",
+        all(comparison.holds for comparison in found),
+        _summary(runs, found),
+        {
+            "cycles": sum(run.statistics.cycles for run in runs),
+            "rejections": sum(run.rejections for run in runs),
+            "accepted": sum(run.statistics.accepted for run in runs),
+            "draft_compared": len(found) > 1,
+            "comparisons": [_figures(comparison) for comparison in found],
+        },
+        tuple(_detail(comparison) for comparison in found if not comparison.holds),
+    )
+
+
+# -- decoding -------------------------------------------------------------------------------
+
+
+def _scripted(
+    target: Context, k: int, prompt: Prompt, cycles: int, decoder_class: type[Decoder]
+) -> _Run:
+    """Greedy decoding, with the plain answer as proposals, a third of them spoilt."""
+    settings = draw_settings(GREEDY, "greedy")
+    count = min(_TOKENS_A_CYCLE * cycles, target.capacity - len(prompt.tokens) - k - 2)
+    plain, _ = decode(Decoder(target, NoDrafter(), 0), prompt.tokens, settings, count)
+    script = np.append(prompt.tokens, np.array(plain, np.int32))
+    scripted = Scripted(script, target.model.vocabulary.size)
+    return _run(decoder_class(target, scripted, k), prompt, settings, cycles)
+
+
+def _drafted(
+    target: Context,
+    drafter: Drafter,
+    k: int,
+    prompt: Prompt,
+    cycles: int,
+    decoder_class: type[Decoder],
+) -> _Run:
+    """Sampling with the user's draft, made to be wrong more often."""
+    settings = draw_settings(SAMPLED, "rejection")
+    return _run(decoder_class(target, Heated(drafter), k), prompt, settings, cycles)
+
+
+def _run(decoder: Decoder, prompt: Prompt, settings: DrawSettings, cycles: int) -> _Run:
+    """So many cycles; caches keep what they have after the last."""
+    decoder.target.clear()
+    statistics = Statistics()
+    decoder.begin(prompt.tokens, settings, statistics)
+    while statistics.cycles < cycles and decoder.room > 1:
+        decoder.cycle(decoder.room)
+    return _Run(decoder.history[: decoder.length].copy(), len(prompt.tokens), statistics)
+
+
+# -- comparing ------------------------------------------------------------------------------
+
+
+def _compare(part: str, context: Context, run: _Run, prefilled: int) -> _Comparison:
+    """The next logits of a used cache against a fresh one's.
+
+    `prefilled` tokens were evaluated together at the beginning; the rest is, in the fresh one,
+    one at a time.
+    """
+    used = _next_logits(context, run.tokens)
+    with Context(context.model, replace(context.options, length=len(run.tokens))) as fresh:
+        head, rest = run.tokens[: prefilled + 1], run.tokens[prefilled + 1 :]
+        alone = plain_logits(fresh, head, rest.tolist()).copy()
+        together = plain_logits(fresh, run.tokens, []).copy()
+    difference = float(np.abs(used - alone).max())
+    identical = bool(np.array_equal(used, alone))
+    return _Comparison(
+        part,
+        len(run.tokens),
+        0.0 if identical else difference,
+        0.0 if identical else total_variation(softmax(used), softmax(alone)),
+        float(np.abs(together - alone).max()),
+        identical,
+    )
+
+
+def _compare_draft(context: Context, run: _Run) -> _Comparison:
+    compared = _compare("draft", context, run, run.start - 1)
+    allowed = _ROUNDING_FACTOR * compared.rounding
+    return compared._replace(holds=compared.logit <= allowed)
+
+
+def _next_logits(context: Context, tokens: Int32Array) -> Float32Array:
+    """Logits after the whole text, with what the cache holds of it; a copy."""
+    return context.evaluate(tokens[context.length :], 1)[0].copy()
+
+
+# -- telling --------------------------------------------------------------------------------
+
+
+def _figures(comparison: _Comparison) -> dict[str, Any]:
+    return {
+        "part": comparison.part,
+        "tokens": comparison.tokens,
+        "holds": comparison.holds,
+        "bit_identical": comparison.logit == 0.0,
+        "logit_difference": comparison.logit,
+        "total_variation": comparison.variation,
+        "logit_difference_to_one_prefill": comparison.rounding,
+    }
+
+
+def _summary(runs: list[_Run], found: list[_Comparison]) -> str:
+    cycles = sum(run.statistics.cycles for run in runs)
+    rejections = sum(run.rejections for run in runs)
+    which = "target and draft" if len(found) > 1 else "target"
+    wrong = sum(not comparison.holds for comparison in found)
+    outcome = "as a fresh cache gives them" if wrong == 0 else "not those of a fresh cache"
+    return (
+        f"{which}: logits after {cycles} cycles, {rejections} with a rejection, are {outcome}"
+    )
+
+
+def _detail(comparison: _Comparison) -> str:
+    return (
+        f"{comparison.part}: logits after {comparison.tokens} tokens differ by "
+        f"{comparison.logit:.2g}, total variation {comparison.variation:.2g} (one large prefill "
+        f"differs by {comparison.rounding:.2g})"
+    )

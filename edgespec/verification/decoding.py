@@ -1,0 +1,53 @@
+"""Decoding for the checks: whole answers from an empty cache, and logits one token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.backend import Context
+from edgespec.runtime.decoder import Decoder
+from edgespec.runtime.statistics import Statistics
+from edgespec.speculation.settings import DrawSettings
+
+__all__ = ["decode", "plain_logits"]
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+
+def decode(
+    decoder: Decoder,
+    prompt: Int32Array,
+    settings: DrawSettings,
+    count: int,
+    end_tokens: Set[int] = frozenset(),
+) -> tuple[list[int], Statistics]:
+    """Up to `count` tokens after a prompt, the first end token included, and how it went.
+
+    Nothing that another decoder left in the target's cache is used.
+    """
+    decoder.target.clear()
+    statistics = Statistics()
+    decoder.begin(prompt, settings, statistics)
+    tokens: list[int] = []
+    while len(tokens) < count and end_tokens.isdisjoint(tokens):
+        tokens += decoder.cycle(count - len(tokens)).tokens
+    ends = [i for i, token in enumerate(tokens) if token in end_tokens]
+    return tokens[: ends[0] + 1] if ends else tokens, statistics
+
+
+def plain_logits(context: Context, prompt: Int32Array, answer: list[int]) -> Float32Array:
+    """Logits after prompt and answer: float32 (n_vocab,), a view.
+
+    As plain decoding computes them: the prompt but for its last token is a prefill, all others
+    are evaluated one at a time.
+    """
+    context.clear()
+    context.prefill(prompt[:-1])
+    logits = context.evaluate(prompt[-1:], 1)
+    for token in answer:
+        logits = context.evaluate(np.array([token], np.int32), 1)
+    return logits[0]

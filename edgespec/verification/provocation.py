@@ -1,0 +1,79 @@
+"""Drafters that are wrong often enough: a cache that is never rolled back proves nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.drafters import Drafter, NoDrafter, Proposal
+from edgespec.speculation.settings import DrawSettings
+
+__all__ = ["Heated", "Scripted"]
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+_TEMPERATURE = 1.3
+_WRONG_EVERY = 3
+
+
+class Scripted(NoDrafter):
+    """Proposes a known text with mistakes at fixed positions, a third of them.
+
+    Args:
+        script: int32, the whole text, prompt included.
+        n_vocab: of the target.
+        seed: which positions are wrong.
+    """
+
+    name = "scripted"
+
+    def __init__(self, script: Int32Array, n_vocab: int, seed: int = 0) -> None:
+        wrong = np.random.default_rng(seed).integers(0, _WRONG_EVERY, len(script)) == 0
+        self._script = np.where(wrong, (script + 1) % n_vocab, script).astype(np.int32)
+
+    def propose(self, history: Int32Array, length: int, budget: int) -> Proposal:
+        """The next tokens of the script, as far as it goes."""
+        tokens = self._script[length : length + budget]
+        history[length : length + len(tokens)] = tokens
+        return Proposal(len(tokens))
+
+
+class Heated:
+    """Another drafter, drawing at a higher temperature than the target.
+
+    Even a perfect draft is then rejected now and then, and the rejection rule is exact for any q.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.name = drafter.name
+
+    def begin(self, settings: DrawSettings) -> None:
+        """Hand on the settings with another temperature."""
+        hot = settings.arguments._replace(temperature=_TEMPERATURE)
+        self._drafter.begin(settings._replace(arguments=hot))
+
+    def propose(self, history: Int32Array, length: int, budget: int) -> Proposal:
+        """What the drafter proposes."""
+        return self._drafter.propose(history, length, budget)
+
+    def commit(self, history: Int32Array, length: int) -> None:
+        """Hand on."""
+        self._drafter.commit(history, length)
+
+    def rewind(self, length: int) -> None:
+        """Hand on."""
+        self._drafter.rewind(length)
+
+    def cancel(self) -> None:
+        """Hand on."""
+        self._drafter.cancel()
+
+    def resume(self) -> None:
+        """Hand on."""
+        self._drafter.resume()
+
+    def close(self) -> None:
+        """Hand on."""
+        self._drafter.close()

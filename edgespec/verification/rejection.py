@@ -1,0 +1,282 @@
+"""Does rejection sampling emit tokens with the probabilities that plain sampling gives them?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.backend import Context
+from edgespec.drafters import DETERMINISTIC, Drafter
+from edgespec.errors import NumericalError
+from edgespec.sampling.filters import make_workspace
+from edgespec.sampling.parameters import SamplingParameters
+from edgespec.speculation.settings import DrawSettings, draw_settings
+from edgespec.verification.decoding import plain_logits
+from edgespec.verification.distributions import expected_distribution, is_clear_cut
+from edgespec.verification.prompts import Prompt
+from edgespec.verification.result import CheckResult, Progress, silent
+from edgespec.verification.tally import Tally, tally_first_tokens
+from edgespec.verification.testing import GTest, g_test, holm_rejects
+
+__all__ = ["FALSE_ALARM_RATE", "Trial", "check_rejection", "make_trials"]
+
+FALSE_ALARM_RATE = 1e-3
+"""Chance that a right implementation fails the whole check, over the choice of seeds."""
+
+FILTERS = {
+    "default filters": SamplingParameters(),
+    "unfiltered": SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
+}
+
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
+
+_ANSWER = 16  # tokens of an answer among which a prefix is looked for
+_CHUNK = 2_500  # draws between two chances to be interrupted
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A prefix, a way to propose there, and what should come out.
+
+    Attributes:
+        prefix: what to call the prefix.
+        filters: what to call the filters.
+        tokens: int32, the prefix.
+        logits: float32 (n_vocab,), the target's at the prefix.
+        source: float32 (n_vocab,), the distribution that proposals are drawn from.
+        q: float32 (1, n_vocab), what the rule is told about it; (0, 0) for one-hot.
+        settings: rule and filters.
+        expected: float64 (n_vocab,), p computed apart from all of that.
+    """
+
+    prefix: str
+    filters: str
+    tokens: Int32Array = field(repr=False)
+    logits: Float32Array = field(repr=False)
+    source: Float32Array = field(repr=False)
+    q: Float32Array = field(repr=False)
+    settings: DrawSettings = field(repr=False)
+    expected: Float64Array = field(repr=False)
+
+
+class _Prefix(NamedTuple):
+    label: str
+    tokens: Int32Array
+    logits: Float32Array
+
+
+def make_trials(
+    target: Context,
+    drafter: Drafter,
+    prompts: Sequence[Prompt],
+    progress: Progress = silent,
+) -> list[Trial]:
+    """Two trials a prompt, with the default filters and without any.
+
+    The first prefix is a whole prompt; the others end inside the answer to theirs, where the
+    target is least certain. Proposals and their q come from the drafter; where it proposes
+    nothing, the target's second most likely token is proposed, as by an n-gram drafter.
+
+    Args:
+        target, drafter: their caches' content is lost.
+        prompts: one prefix is taken from each.
+        progress: told each prompt.
+    """
+    trials = []
+    for i, prompt in enumerate(prompts):
+        progress(f"prefix {prompt.name}")
+        prefix = _find_prefix(target, prompt, 1 if i == 0 else _ANSWER)
+        trials += [_make_trial(prefix, drafter, name) for name in FILTERS]
+    return trials
+
+
+def check_rejection(
+    trials: Sequence[Trial],
+    draws: int,
+    *,
+    threads: int = 1,
+    tally: Tally = tally_first_tokens,
+    progress: Progress = silent,
+) -> CheckResult:
+    """Draw first tokens in every trial and test their frequencies against p.
+
+    G-tests with Holm's correction: a right implementation fails with a chance of at most
+    `FALSE_ALARM_RATE` over the choice of seeds. These are fixed, so that the outcome repeats.
+
+    Args:
+        trials: from `make_trials`.
+        draws: of each trial.
+        threads: how many to draw with.
+        tally: the loop around the acceptance kernel.
+        progress: told each trial.
+
+    Raises:
+        NumericalError: logits are broken, or the filters leave no token.
+    """
+    outcomes = []
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for i, trial in enumerate(trials):
+                progress(f"{trial.prefix}, {trial.filters}")
+                counts, accepted = _draw(trial, i * draws, draws, tally, pool)
+                outcomes.append((trial, g_test(counts, trial.expected), accepted / draws))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    rejected = holm_rejects([test.p_value for _, test, _ in outcomes], FALSE_ALARM_RATE)
+    return CheckResult(
+        "rejection",
+        not any(rejected),
+        _summary([test for _, test, _ in outcomes], draws, sum(rejected)),
+        {
+            "draws": draws,
+            "false_alarm_rate": FALSE_ALARM_RATE,
+            "tests": [
+                _figures(*outcome, bad) for outcome, bad in zip(outcomes, rejected, strict=True)
+            ],
+        },
+        tuple(
+            _detail(trial, test)
+            for (trial, test, _), bad in zip(outcomes, rejected, strict=True)
+            if bad
+        ),
+    )
+
+
+# -- prefixes and proposals -----------------------------------------------------------------
+
+
+def _find_prefix(target: Context, prompt: Prompt, steps: int) -> _Prefix:
+    """The least certain of the first positions of a greedy answer."""
+    best, found = -1.0, None
+    for prefix in _walk(target, prompt, steps):
+        entropy = _entropy(expected_distribution(prefix.logits, FILTERS["default filters"]))
+        # A cut so close that rounding decides would make right frequencies look wrong.
+        if entropy > best and all(is_clear_cut(prefix.logits, f) for f in FILTERS.values()):
+            best, found = entropy, prefix
+    return found or prefix
+
+
+def _walk(target: Context, prompt: Prompt, steps: int) -> Iterator[_Prefix]:
+    """Prefixes with a copy of their plain logits, one token at a time."""
+    tokens = prompt.tokens
+    logits = plain_logits(target, tokens, []).copy()
+    if not np.isfinite(logits.max()):
+        raise NumericalError(
+            f"{target.model.path.name} produced NaN or infinite logits: the file may be damaged"
+        )
+    yield _Prefix(f"{prompt.name} + 0", tokens, logits)
+    for step in range(1, min(steps, target.capacity - len(prompt.tokens))):
+        tokens = np.append(tokens, np.int32(logits.argmax()))
+        logits = target.evaluate(tokens[-1:], 1)[0].copy()
+        yield _Prefix(f"{prompt.name} + {step}", tokens, logits)
+
+
+def _entropy(p: Float64Array) -> float:
+    mass = p[p > 0.0]
+    return float(-(mass * np.log(mass)).sum())
+
+
+def _make_trial(prefix: _Prefix, drafter: Drafter, filters: str) -> Trial:
+    parameters = FILTERS[filters]
+    settings = draw_settings(parameters, "rejection")
+    source, q = _proposal(prefix, drafter, settings)
+    expected = expected_distribution(prefix.logits, parameters)
+    return Trial(
+        prefix.label, filters, prefix.tokens, prefix.logits, source, q, settings, expected
+    )
+
+
+def _proposal(
+    prefix: _Prefix, drafter: Drafter, settings: DrawSettings
+) -> tuple[Float32Array, Float32Array]:
+    """What proposals are drawn from at this prefix, and what the rule is told about it."""
+    length = len(prefix.tokens)
+    history = np.append(prefix.tokens, np.zeros(1, np.int32))
+    drafter.rewind(0)
+    drafter.begin(settings)
+    size, q = drafter.propose(history, length, 1)
+    drafter.rewind(0)
+    if size > 0 and len(q) > 0:
+        row = q[:1].copy()
+        return row[0], row
+    token = int(history[length]) if size > 0 else int(np.argsort(prefix.logits)[-2])
+    source = np.zeros(len(prefix.logits), np.float32)
+    source[token] = 1.0
+    return source, DETERMINISTIC
+
+
+# -- drawing and testing --------------------------------------------------------------------
+
+
+def _draw(
+    trial: Trial, first_seed: int, draws: int, tally: Tally, pool: ThreadPoolExecutor
+) -> tuple[Int64Array, int]:
+    """Counts of first tokens over the vocabulary, and how many proposals were accepted."""
+    tokens = np.flatnonzero(trial.source).astype(np.int32)
+    size = len(trial.logits)
+
+    def work(start: int) -> tuple[Int64Array, int]:
+        counts = np.zeros(size, np.int64)
+        accepted = tally(
+            np.stack([trial.logits, trial.logits]),
+            np.append(trial.tokens, np.zeros(2, np.int32)),
+            len(trial.tokens),
+            trial.source,
+            tokens,
+            trial.q,
+            trial.settings,
+            first_seed + start,
+            min(_CHUNK, draws - start),
+            np.zeros(size, np.float32),
+            make_workspace(size),
+            counts,
+        )
+        if accepted < 0:
+            raise NumericalError(f"{trial.prefix}: the logits are broken or no token is allowed")
+        return counts, accepted
+
+    parts = list(pool.map(work, range(0, draws, _CHUNK)))
+    return np.sum([counts for counts, _ in parts], axis=0), sum(part for _, part in parts)
+
+
+def _figures(trial: Trial, test: GTest, acceptance: float, rejected: bool) -> dict[str, Any]:
+    q = trial.source
+    return {
+        "prefix": trial.prefix,
+        "prefix_tokens": len(trial.tokens),
+        "filters": trial.filters,
+        "proposals": "drawn" if len(trial.q) else "one-hot",
+        "candidates": int(np.count_nonzero(trial.expected)),
+        "acceptance_expected": float(np.minimum(trial.expected, q).sum()),
+        "acceptance_observed": acceptance,
+        "g": test.statistic,
+        "degrees_of_freedom": test.degrees,
+        "p_value": test.p_value,
+        "impossible_tokens": test.impossible,
+        "rejected": rejected,
+    }
+
+
+def _summary(tests: list[GTest], draws: int, rejected: int) -> str:
+    smallest = min(test.p_value for test in tests)
+    outcome = "all fit p" if rejected == 0 else f"{rejected} do not fit p"
+    return (
+        f"{len(tests)} G-tests of {draws:,} draws: {outcome} (smallest p-value {smallest:.2g}; "
+        f"false-alarm rate {FALSE_ALARM_RATE:g}, Holm)"
+    )
+
+
+def _detail(trial: Trial, test: GTest) -> str:
+    impossible = f", {test.impossible} draws of tokens with p = 0" if test.impossible else ""
+    return (
+        f"{trial.prefix}, {trial.filters}: G = {test.statistic:.1f} with {test.degrees} degrees "
+        f"of freedom, p-value {test.p_value:.2g}{impossible}"
+    )

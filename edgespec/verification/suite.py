@@ -1,0 +1,154 @@
+"""All checks, one after the other, on an open engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from edgespec.backend import Context
+from edgespec.drafters import NoDrafter
+from edgespec.runtime.engine import Engine
+from edgespec.verification.cache import check_cache
+from edgespec.verification.invariance import LARGEST_BATCH, check_invariance
+from edgespec.verification.prompts import Prompt, make_prompts
+from edgespec.verification.rejection import check_rejection, make_trials
+from edgespec.verification.result import CheckResult, Progress, not_applicable, silent
+from edgespec.verification.texts import check_coupled, check_greedy
+
+__all__ = ["CHECKS", "FULL", "QUICK", "Effort", "Timed", "run_checks"]
+
+CHECKS = ("invariance", "greedy", "coupled", "rejection", "cache")
+
+_NO_ROLLBACK = "this model's cache cannot be rolled back, so that nothing is speculated"
+_NO_DRAFTER = "nothing to compare: no drafter is in use"
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to check.
+
+    Attributes:
+        depths: tokens before a batch, for invariance.
+        answer: most tokens of an answer.
+        prefixes: at which rejection sampling is tested.
+        draws: at each of them, for each set of filters.
+        cycles: before caches are compared.
+    """
+
+    depths: tuple[int, ...] = (40, 300, 1200)
+    answer: int = 48
+    prefixes: int = 6
+    draws: int = 20_000
+    cycles: int = 60
+
+
+FULL = Effort()
+QUICK = Effort(depths=(40, 300), answer=12, prefixes=4, cycles=40)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A result and the seconds it took."""
+
+    result: CheckResult
+    seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The result's object with its seconds."""
+        return {**self.result.as_json(), "seconds": round(self.seconds, 2)}
+
+
+def run_checks(
+    engine: Engine, effort: Effort = FULL, progress: Progress = silent
+) -> Iterator[Timed]:
+    """Results in the order of `CHECKS`, each as soon as it is there.
+
+    The engine must not generate meanwhile; its caches are empty afterwards.
+
+    Raises:
+        NumericalError: the model produces NaN or infinite logits.
+        BackendError: llama.cpp failed.
+    """
+    can_roll_back = engine.target.can_truncate()
+    prompts = make_prompts(engine, engine.target.capacity // 2)
+    run = _Suite(engine, effort, prompts, can_roll_back)
+    try:
+        for number, name in enumerate(CHECKS, 1):
+            started = perf_counter()
+            result = run.check(name, _numbered(progress, number, name))
+            yield Timed(result, perf_counter() - started)
+    finally:
+        engine.target.clear()
+        engine.drafter.rewind(0)
+
+
+def _numbered(progress: Progress, number: int, name: str) -> Progress:
+    return lambda words: progress(f"{number}/{len(CHECKS)} {name}: {words}")
+
+
+@dataclass(frozen=True)
+class _Suite:
+    engine: Engine
+    effort: Effort
+    prompts: list[Prompt]
+    can_roll_back: bool
+
+    def check(self, name: str, progress: Progress) -> CheckResult:
+        if name == "rejection":
+            return self._rejection(progress)
+        if not self.can_roll_back:
+            return not_applicable(name, _NO_ROLLBACK)
+        if name == "invariance":
+            return self._invariance(progress)
+        if name == "cache":
+            return self._cache(progress)
+        return self._texts(check_greedy if name == "greedy" else check_coupled, name, progress)
+
+    def _invariance(self, progress: Progress) -> CheckResult:
+        """In a context of its own, opened like the target's but for more rows of output."""
+        target, k = self.engine.target, self.engine.decoder.k
+        largest = max(LARGEST_BATCH, k + 1)
+        needed = max(self.effort.depths) + largest
+        text = np.resize(np.concatenate([prompt.tokens for prompt in self.prompts]), needed)
+        options = replace(target.options, length=min(target.capacity, needed), outputs=largest)
+        with Context(target.model, options) as context:
+            return check_invariance(context, text, k, self.effort.depths, progress)
+
+    def _texts(
+        self, check: Callable[..., CheckResult], name: str, progress: Progress
+    ) -> CheckResult:
+        engine = self.engine
+        if isinstance(engine.drafter, NoDrafter):
+            return not_applicable(name, _NO_DRAFTER)
+        return check(
+            engine.target,
+            engine.drafter,
+            engine.decoder.k,
+            self.prompts,
+            self.effort.answer,
+            progress=progress,
+        )
+
+    def _rejection(self, progress: Progress) -> CheckResult:
+        engine = self.engine
+        prompts = self.prompts[: self.effort.prefixes]
+        trials = make_trials(engine.target, engine.drafter, prompts, progress)
+        return check_rejection(
+            trials, self.effort.draws, threads=engine.target.options.threads, progress=progress
+        )
+
+    def _cache(self, progress: Progress) -> CheckResult:
+        """Without a drafter the target's cache is tried all the same, at the k asked for."""
+        engine = self.engine
+        return check_cache(
+            engine.target,
+            engine.drafter,
+            engine.options.k,
+            self.prompts[0],
+            self.effort.cycles,
+            progress=progress,
+        )

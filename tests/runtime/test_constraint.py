@@ -1,0 +1,230 @@
+"""Grammars and JSON schemas: output obeys them, and its distribution is the masked target's."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+from collections import Counter
+from typing import Any
+
+import llama_cpp as lib
+import numpy as np
+import pytest
+from scipy import stats
+
+from edgespec import GenerationLimits, SamplingParameters
+from edgespec.backend import Grammar, grammar_from_schema
+from edgespec.errors import GrammarError
+
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 12},
+            "age": {"type": "integer"},
+            "tags": {"type": "array", "items": {"enum": ["river", "sea"]}, "maxItems": 3},
+        },
+        "required": ["name", "age", "tags"],
+        "additionalProperties": False,
+    }
+)
+PROMPT = "<|im_start|>user\nDescribe a boat as JSON.<|im_end|>\n<|im_start|>assistant\n"
+GREEDY = SamplingParameters(temperature=0.0)
+
+
+def test_allowed_tokens_are_those_that_a_regular_expression_allows(open_engine: Any) -> None:
+    vocabulary = open_engine().vocabulary
+    everything = np.arange(vocabulary.size, dtype=np.int32)
+    with Grammar(vocabulary, 'root ::= [a-c]+ "xy"') as grammar:
+        for text, pattern in (("", r"[a-c]+(x|xy)?"), ("ab", r"[a-c]+(x|xy)?|x|xy"), ("abx", "y")):
+            state = grammar.clone()
+            for token in vocabulary.tokenize(text, add_special=False):
+                state.accept(int(token))
+            got = set(np.flatnonzero(state.allowed(everything)).tolist())
+            pieces = (
+                vocabulary.piece(t).decode("utf-8", "replace") for t in range(len(everything))
+            )
+            assert got == {t for t, piece in enumerate(pieces) if re.fullmatch(pattern, piece)}
+            state.close()
+
+
+def test_the_end_is_allowed_only_where_the_text_is_complete(open_engine: Any) -> None:
+    vocabulary = open_engine().vocabulary
+    end = next(iter(vocabulary.end_tokens))
+    with Grammar(vocabulary, 'root ::= "a" | "ab"') as grammar:
+        assert not grammar.allows(end)
+        grammar.accept(int(vocabulary.tokenize("a", add_special=False)[0]))
+        assert grammar.allows(end)
+
+
+def test_a_forbidden_token_is_an_error_and_does_not_end_the_process(open_engine: Any) -> None:
+    vocabulary = open_engine().vocabulary
+    with Grammar(vocabulary, 'root ::= "a"') as grammar, pytest.raises(GrammarError):
+        grammar.accept(int(vocabulary.tokenize("b", add_special=False)[0]))
+
+
+@pytest.mark.parametrize("draft", ["none", "ngram", "damaged"])
+@pytest.mark.parametrize("temperature", [0.0, 1.2])
+def test_output_always_parses(
+    draft: str, temperature: float, drafts: dict[str, str], open_engine: Any
+) -> None:
+    engine = open_engine(draft=drafts[draft])
+    grammar = grammar_from_schema(SCHEMA)
+    for seed in range(3):
+        sampling = SamplingParameters(temperature=temperature, seed=seed)
+        stream = engine.generate(
+            PROMPT, sampling, GenerationLimits(max_tokens=120), grammar=grammar
+        )
+        result = stream.result
+        assert result.finish_reason == "stop"
+        boat = json.loads(result.text)
+        assert set(boat) == {"name", "age", "tags"}
+        assert isinstance(boat["age"], int)
+        assert set(boat["tags"]) <= {"river", "sea"}
+        assert engine.decoder.length == len(stream.sequence)
+        assert engine.target.native_length() == len(stream.sequence) - 1
+
+
+def reference_greedy(plain: Any, tokens: list[int], grammar: str, count: int) -> list[int]:
+    """llama.cpp's grammar over the whole row, then its greedy choice, one token at a time."""
+    sampler = lib.llama_sampler_init_grammar(plain.vocabulary, grammar.encode(), b"root")
+    layout = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+    row = np.zeros(plain.size, layout)
+    answer: list[int] = []
+    while len(answer) < count:
+        row["id"] = np.arange(plain.size)
+        row["logit"] = plain.logits(tokens + answer, fresh=not answer)
+        data = lib.llama_token_data_array(
+            data=ctypes.cast(row.ctypes.data, ctypes.POINTER(lib.llama_token_data)),
+            size=plain.size,
+            selected=-1,
+            sorted=False,
+        )
+        lib.llama_sampler_apply(sampler, ctypes.byref(data))
+        answer.append(int(np.argmax(row["logit"])))
+        if lib.llama_vocab_is_eog(plain.vocabulary, answer[-1]):
+            break
+        lib.llama_sampler_accept(sampler, answer[-1])
+    lib.llama_sampler_free(sampler)
+    return answer
+
+
+@pytest.mark.parametrize("draft", ["none", "ngram", "damaged"])
+def test_greedy_tokens_equal_plain_constrained_decoding(
+    draft: str, drafts: dict[str, str], open_engine: Any, plain: Any
+) -> None:
+    engine = open_engine(draft=drafts[draft])
+    grammar = grammar_from_schema(SCHEMA)
+    expected = reference_greedy(plain, engine.tokenize(PROMPT).tolist(), grammar, 60)
+    limits = GenerationLimits(max_tokens=60)
+    got = engine.generate(PROMPT, GREEDY, limits, grammar=grammar).result
+    assert list(got.tokens) == expected
+
+
+def test_coupled_constrained_text_does_not_depend_on_the_draft(
+    drafts: dict[str, str], open_engine: Any
+) -> None:
+    grammar = grammar_from_schema(SCHEMA)
+    texts = set()
+    for draft, k in (("none", 3), ("ngram", 3), ("damaged", 1), ("damaged", 4)):
+        sampling = SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=11)
+        stream = open_engine(draft=drafts[draft], k=k).generate(
+            PROMPT, sampling, GenerationLimits(max_tokens=60), grammar=grammar, accept="coupled"
+        )
+        texts.add(stream.result.tokens)
+    assert len(texts) == 1
+
+
+def test_the_distribution_is_the_masked_targets(
+    drafts: dict[str, str], open_engine: Any, plain: Any
+) -> None:
+    """The draft knows nothing of the grammar: most of its proposals are forbidden.
+
+    Chi-square at a false-alarm rate of 1e-3, fixed seeds.
+    """
+    words, runs = ["A", "B", "C", "Yes", "No", "The", "one"], 250
+    prompt = "<|im_start|>user\nA, B or C?<|im_end|>\n<|im_start|>assistant\n"
+    engine = open_engine(draft=drafts["damaged"], k=2)
+    ids = [int(engine.vocabulary.tokenize(w, add_special=False)[0]) for w in words]
+    assert [engine.vocabulary.decode([i]) for i in ids] == words
+    grammar = "root ::= (" + " | ".join(f'"{w}"' for w in words) + ') [^"]*'
+    logits = plain.logits(engine.tokenize(prompt).tolist()).astype(np.float64)
+    # Tokens that begin more than one letter of a word, or go on behind it, are allowed too.
+    with Grammar(engine.vocabulary, grammar) as rules:
+        allowed = np.flatnonzero(rules.allowed(np.arange(plain.size, dtype=np.int32)))
+    chances = np.exp((logits[allowed] - logits[allowed].max()) / 1.5)
+    chances /= chances.sum()
+    counts: Counter[int] = Counter()
+    proposed = accepted = 0
+    for seed in range(runs):
+        sampling = SamplingParameters(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
+        stream = engine.generate(
+            prompt, sampling, GenerationLimits(max_tokens=3), grammar=grammar, accept="rejection"
+        )
+        counts[stream.result.tokens[0]] += 1
+        proposed += stream.statistics.proposed
+        accepted += stream.statistics.accepted
+    assert 0 < accepted < proposed
+    order = np.argsort(-chances)
+    common = [i for i in order if chances[i] * runs >= 5]
+    observed = [counts[int(allowed[i])] for i in common]
+    expected = [chances[i] * runs for i in common]
+    observed.append(runs - sum(observed))
+    expected.append(runs - sum(expected))
+    assert stats.chisquare(observed, expected).pvalue > 1e-3
+
+
+def test_interleaved_constrained_streams_keep_their_states(open_engine: Any) -> None:
+    engine = open_engine(draft="ngram")
+    grammar = grammar_from_schema(SCHEMA)
+
+    def start() -> Any:
+        return engine.generate(PROMPT, GREEDY, GenerationLimits(max_tokens=25), grammar=grammar)
+
+    expected = start().result.tokens
+    one, two = start(), start()
+    first, second = iter(one), iter(two)
+    for _ in range(5):
+        next(first)
+        next(second)
+    assert one.result.tokens == two.result.tokens == expected
+
+
+@pytest.mark.parametrize(
+    ("grammar", "words"),
+    [
+        ('root ::= "a" |\n  (', r"line 2"),
+        ('root ::= "a\n', r"line 1"),
+        ('root ::= "a"\nb ::= "c" )\n', r"line 2"),
+        ('start ::= "a"', "root"),
+        ("", "empty"),
+        ("root ::= \0", "no text"),
+        ("x" * 300_000, "longer"),
+        ("root ::= " + "(" * 100_000 + '"a"' + ")" * 100_000, "deep"),
+        ("root ::= " + "(" * 100_000, "deep"),
+    ],
+)
+def test_grammars_that_do_not_compile(
+    open_engine: Any, capfd: pytest.CaptureFixture[str], grammar: str, words: str
+) -> None:
+    with pytest.raises(GrammarError, match=words) as caught:
+        open_engine().generate("x", grammar=grammar)
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ("{", "line 1"),
+        ('{\n"type": }', "line 2"),
+        ('{"type": "wish"}', "cannot be made"),
+        ('{"$ref": "https://example.com/schema.json"}', "cannot be made"),
+        ('{"a":' * 5000 + "1" + "}" * 5000, "deep|cannot"),
+    ],
+)
+def test_schemas_that_do_not_convert(schema: str, words: str) -> None:
+    with pytest.raises(GrammarError, match=words) as caught:
+        grammar_from_schema(schema)
+    assert "\n" not in str(caught.value)
