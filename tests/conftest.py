@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
 
 from edgespec.errors import RegistryError
@@ -38,3 +43,67 @@ def pruned_model(default_model: Path, tmp_path_factory: pytest.TempPathFactory) 
     path = tmp_path_factory.mktemp("models") / "pruned.gguf"
     quantize(default_model, path, "Q4_0", prune_layers=(24, 25, 26, 27))
     return path
+
+
+@pytest.fixture(scope="session")
+def built_models() -> ModuleType:
+    """The module `built_models.py` of this folder."""
+    path = Path(__file__).with_name("built_models.py")
+    spec = importlib.util.spec_from_file_location("edgespec_built_models", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def recurrent_model(built_models: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Mamba of random weights."""
+    path: Path = built_models.write_mamba(tmp_path_factory.mktemp("models") / "mamba.gguf")
+    return path
+
+
+@pytest.fixture(scope="session")
+def renumbered_model(
+    built_models: ModuleType, default_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The default model with its tokens in another order: the same texts, other ids."""
+    order = np.random.default_rng(7).permutation(_vocabulary_size(default_model))
+    path = tmp_path_factory.mktemp("models") / "renumbered.gguf"
+    built_models.rewrite_vocabulary(default_model, path, order, lambda _id, text: text)
+    return path
+
+
+@pytest.fixture(scope="session")
+def reworded_model(
+    built_models: ModuleType, default_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The default model with other ids, and other texts for a third of its longer tokens."""
+    order = np.random.default_rng(8).permutation(_vocabulary_size(default_model))
+    path = tmp_path_factory.mktemp("models") / "reworded.gguf"
+
+    def text(token: int, old: str) -> str:
+        special = old.startswith("<")
+        return f"Qqz{token}" if token % 3 == 0 and len(old) > 1 and not special else old
+
+    built_models.rewrite_vocabulary(default_model, path, order, text)
+    return path
+
+
+@pytest.fixture(scope="session")
+def other_model() -> Callable[[str], Path]:
+    """A file of the folder EDGESPEC_TEST_MODELS, by its name; the test is skipped without it."""
+
+    def find(name: str) -> Path:
+        folder = os.environ.get("EDGESPEC_TEST_MODELS")
+        if not folder or not (Path(folder) / name).is_file():
+            pytest.skip(f"no {name} in the folder that EDGESPEC_TEST_MODELS names")
+        return Path(folder) / name
+
+    return find
+
+
+def _vocabulary_size(path: Path) -> int:
+    from edgespec.registry.header import read_header
+
+    return read_header(path).vocabulary_size

@@ -58,6 +58,7 @@ class Model:
         options = options or ModelOptions()
         self.header: GGUFHeader = read_header(Path(path))
         self.path = self.header.path
+        self.options = options
         initialize()
         self._pointer = _load(self.path, options, progress)
         self.vocabulary = Vocabulary(lib.llama_model_get_vocab(self._pointer))

@@ -24,15 +24,20 @@ _REBUILD = (
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> None:
     """Show what was built, what memory there is, and what to change."""
+    from edgespec.tuning.store import stored_choices
+
     facts = _facts()
+    choices = stored_choices()
     advice = _advice(facts)
     if as_json:
-        click.echo(json.dumps({**facts, "advice": advice}, indent=2))
+        click.echo(json.dumps({**facts, "exactness": choices, "advice": advice}, indent=2))
         return
     width = max(map(len, facts))
     for name, value in facts.items():
         click.echo(f"{name.replace('_', ' '):{width}}  {_shown(value)}")
     click.echo()
+    for choice in choices:
+        click.echo(f"{choice['model']}: {choice['mode']}, {choice['reason']}")
     for line in advice or ["Nothing to change."]:
         click.echo(f"- {line}" if advice else line)
 

@@ -71,7 +71,7 @@ def lab(
     from edgespec.lab.report import examine
     from edgespec.lab.text import report_lines
 
-    path = None if png is None else Path(png).expanduser()
+    path = None if png is None else Path(png)
     if path is not None:
         check_picture_path(path)
     if p is not None and q is not None:

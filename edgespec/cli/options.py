@@ -29,7 +29,7 @@ _DEFAULT_K = 3
 
 
 def engine_options(function: Function) -> Function:
-    """MODEL, --draft, --k, --ctx, --threads, --no-repack, --offline."""
+    """MODEL, --draft, --k, --ctx, --threads, --no-repack, --exact, --offline."""
     return _apply(
         function,
         click.argument("model", required=False),
@@ -55,6 +55,13 @@ def engine_options(function: Function) -> Function:
         ),
         click.option("--threads", default=0, help="Without it one for each physical core."),
         click.option("--no-repack", is_flag=True, help="Leave weights as the file has them."),
+        click.option(
+            "--exact",
+            default="auto",
+            show_default=True,
+            metavar="auto|bitwise|distribution",
+            help="bitwise: only settings measured to give plain decoding's logits bit for bit.",
+        ),
         click.option("--offline", is_flag=True, help="Never download anything."),
     )
 
@@ -124,6 +131,7 @@ def make_engine_options(values: dict[str, Any]) -> EngineOptions:
         threads=values.pop("threads"),
         repack=not values.pop("no_repack"),
         offline=values.pop("offline"),
+        exact=values.pop("exact"),
     )
 
 

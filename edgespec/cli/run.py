@@ -55,12 +55,12 @@ def run(**values: Any) -> int:
     grammar = _read_grammar(values["grammar"], values["json_schema"])
     with open_engine(values["model"], options) as engine:
         text = prompt if values["raw"] else _render(engine, values["system"], prompt)
-        stream = engine.generate(
-            text, sampling, limits, accept=values["accept"], grammar=grammar
-        )
+        stream = engine.generate(text, sampling, limits, accept=values["accept"], grammar=grammar)
+        exactness = engine.exactness
         result = _show(stream, values["show"], values["as_json"])
     if values["as_json"]:
-        click.echo(json.dumps({**result.as_json(), "seed": sampling.seed}, ensure_ascii=False))
+        report = {**result.as_json(), "seed": sampling.seed, "exactness": exactness.as_json()}
+        click.echo(json.dumps(report, ensure_ascii=False))
     return 130 if result.finish_reason == "cancelled" else 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import tempfile
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,22 +39,12 @@ def check_picture_path(path: Path) -> None:
 def write_picture(report: Report, path: Path) -> None:
     """Draw the report; the file appears, or is replaced, at once."""
     data = _draw(report)
-    handle, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".new", dir=path.parent)
-    draft = Path(name)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        draft.chmod(0o666 & ~_umask())
+        draft.write_bytes(data)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    """The process's own, which can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _draw(report: Report) -> bytes:

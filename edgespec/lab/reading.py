@@ -92,7 +92,7 @@ def read_curve(text: str) -> Curve:
     """
     text = text.strip()
     if text.lower().endswith(".json"):
-        cost, notes = _measured(_read_file(Path(text).expanduser()))
+        cost, notes = _measured(_read_file(Path(text)))
         return Curve(cost, f"measured curve of {Path(text).name}", notes)
     cost, notes = _measured(_split(text))
     return Curve(cost, "measured curve of --cost", notes)

@@ -24,7 +24,7 @@ from edgespec.speculation.trees import TooManyCasesError, TreeOutcome, siblings
 __all__ = ["LARGEST_K", "Chain", "Report", "Tree", "Verification", "examine"]
 
 LARGEST_K = 16
-_MOST_CASES = 500
+_MOST_STEPS = 32_000  # about a second
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,10 @@ def _trees(
     drawable = sum(1 for mass in pair.q if mass)
     if drawable < count:
         notes = (f"without replacement: q allows only {drawable} tokens",)
+    max_cases = _MOST_STEPS // len(pair.p)
     for n in range(2, min(count, drawable) + 1):
         try:
-            distinct = siblings(pair.p, pair.q, n, replacement=False, max_cases=_MOST_CASES)
+            distinct = siblings(pair.p, pair.q, n, replacement=False, max_cases=max_cases)
         except TooManyCasesError:
             notes = (f"without replacement: too many cases to follow beyond {n - 1} siblings",)
             break

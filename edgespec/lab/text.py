@@ -33,7 +33,7 @@ def report_lines(report: Report, encoding: str | None) -> Iterator[str]:
         yield from _tree_lines(report)
     for note in report.notes:
         yield ""
-        yield from textwrap.wrap(f"Note: {note}.", WIDTH)
+        yield from textwrap.wrap(f"Note: {note}.", WIDTH, break_on_hyphens=False)
 
 
 def _step_lines(step: Decomposition) -> Iterator[str]:
@@ -133,7 +133,9 @@ def _chain_lines(chain: Chain) -> Iterator[str]:
     yield from _item("alpha", f"{both(chain.alpha)}, {source}")
     yield from _item("c", f"{both(chain.c)}: the cost of a draft step")
     yield from _item("tokens", f"1 + alpha + ... + alpha^k = {both(chain.tokens)}")
-    yield from _item("speedup", f"tokens / (v(k+1) + k * c); best k is that of 0 to {LARGEST_K}")
+    yield from _item(
+        "speedup", f"tokens / (v(k+1) + k * c); * marks the best k of 0 to {LARGEST_K}"
+    )
     for label, side in (("free", chain.free), ("measured", chain.measured)):
         text = f"{side.name}; k = {chain.k}: {_chosen(chain, side)}; best k: {_best(side)}"
         yield from _item(label, text)
@@ -217,7 +219,7 @@ def _tree_cells(tree: Tree, n: int) -> list[str]:
 
 
 def _table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Columns to the right, the first as wide as the others need."""
+    """Columns set to the right, each as wide as it has to be."""
     lines = list(rows)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:

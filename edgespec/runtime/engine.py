@@ -24,6 +24,7 @@ from edgespec.runtime.stream import GenerationLimits, Stream
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import draw_settings
 from edgespec.templates import ChatTemplate
+from edgespec.tuning.exactness import remember_choice
 
 __all__ = ["Engine"]
 
@@ -68,7 +69,7 @@ class Engine:
         self.model_name = plan.target.name
         self.notice: str | None = plan.notice
         with ExitStack() as stack:
-            self.target = open_target(plan, self.options, progress, stack)
+            self.target, self.exactness = open_target(plan, self.options, progress, stack)
             self.vocabulary = self.target.model.vocabulary
             if plan.drafter != "none" and self.options.k and not self.target.can_truncate():
                 plan = replace(plan, drafter="none", draft=None, shared=None)
@@ -78,8 +79,10 @@ class Engine:
                 )
             self.drafter = open_drafter(plan, self.target, self.options, progress, stack)
             self.drafter_name = plan.drafter_name
-            k = 0 if isinstance(self.drafter, NoDrafter) else self.options.k
+            speculative = not isinstance(self.drafter, NoDrafter)
+            k = min(self.options.k, self.exactness.largest_k) if speculative else 0
             self.decoder = Decoder(self.target, self.drafter, k)
+            remember_choice(self.model_name, self.exactness)
             self._resources = stack.pop_all()
 
     # -- generating -------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions
@@ -24,6 +24,13 @@ from edgespec.registry.progress import Progress, silent
 from edgespec.registry.resolve import ResolvedModel, resolve
 from edgespec.runtime.memory import MemoryEstimate, estimate, require
 from edgespec.runtime.options import EngineOptions
+from edgespec.tuning.exactness import (
+    PLAIN,
+    Exactness,
+    SettingFigures,
+    choose_exactness,
+    measure_setting,
+)
 
 __all__ = ["LoadProgress", "Plan", "make_plan", "open_drafter", "open_target"]
 
@@ -31,6 +38,7 @@ LoadProgress = Callable[[str, float], None]
 """Called with the name of what is loading and the loaded fraction, 0 to 1."""
 
 _BATCH = 256
+_MEASURED_LENGTH = 512
 
 
 @dataclass(frozen=True)
@@ -103,22 +111,34 @@ def _pair(
 
 def open_target(
     plan: Plan, options: EngineOptions, progress: LoadProgress | None, stack: ExitStack
-) -> Context:
-    """Load the target and open its context; both are closed by the stack."""
+) -> tuple[Context, Exactness]:
+    """Load the target and open its context, both closed by the stack, in the settings chosen.
+
+    Settings are measured the first time that they are wanted.
+    """
     model = stack.enter_context(_load(plan.target, options, progress))
-    return stack.enter_context(
-        Context(
-            model,
-            ContextOptions(
-                length=options.context_for(model.context_length),
-                threads=options.thread_count,
-                batch=_BATCH,
-                outputs=options.k + 1,
-                # The last block is all that is ever taken back.
-                checkpoints=1 if options.k and plan.drafter != "none" else 0,
-            ),
-        )
+    speculative = options.k > 0 and plan.drafter != "none"
+    settings = ContextOptions(
+        length=options.context_for(model.context_length),
+        threads=options.thread_count,
+        batch=_BATCH,
+        outputs=options.k + 1,
+        # The last block is all that is ever taken back.
+        checkpoints=int(speculative),
     )
+    exactness = _choose(model, settings, options) if speculative else PLAIN
+    settings = replace(settings, flash_attention=exactness.flash_attention)
+    return stack.enter_context(Context(model, settings)), exactness
+
+
+def _choose(model: Model, settings: ContextOptions, options: EngineOptions) -> Exactness:
+    def measure(flash_attention: bool) -> SettingFigures:
+        length = min(settings.length, _MEASURED_LENGTH)
+        tried = replace(settings, length=length, flash_attention=flash_attention)
+        with Context(model, tried) as context:
+            return measure_setting(context, options.k)
+
+    return choose_exactness(options.exact, options.k, lambda: measure(False), lambda: measure(True))
 
 
 def open_drafter(

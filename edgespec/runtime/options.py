@@ -9,7 +9,9 @@ import psutil
 
 from edgespec.errors import UsageError
 
-__all__ = ["MAX_BLOCK", "EngineOptions", "default_threads"]
+__all__ = ["EXACTNESS_MODES", "MAX_BLOCK", "EngineOptions", "default_threads"]
+
+EXACTNESS_MODES = ("auto", "bitwise", "distribution")
 
 MAX_BLOCK = 32
 """The longest block of proposals, in tokens."""
@@ -28,6 +30,9 @@ class EngineOptions:
         threads: 0 is one for each physical core this process may use.
         repack: let llama.cpp rearrange weights for this processor.
         offline: never download anything.
+        exact: "bitwise" uses only settings and block lengths that were measured to give the
+            logits of plain decoding bit for bit; "distribution" may use faster ones; "auto" is
+            bitwise wherever that costs less than 5%.
 
     Raises:
         UsageError: a value is out of range.
@@ -39,6 +44,7 @@ class EngineOptions:
     threads: int = 0
     repack: bool = True
     offline: bool = False
+    exact: str = "auto"
 
     def __post_init__(self) -> None:
         if not 0 <= self.k <= MAX_BLOCK:
@@ -47,6 +53,8 @@ class EngineOptions:
             raise UsageError(f"context is {self.context}: it has to be 0 (automatic) or more")
         if not 0 <= self.threads <= 512:
             raise UsageError(f"threads is {self.threads}: it has to be between 0 and 512")
+        if self.exact not in EXACTNESS_MODES:
+            raise UsageError(f"exact is {self.exact!r}: it is one of {', '.join(EXACTNESS_MODES)}")
         if not self.draft:
             raise UsageError("the draft's name is empty: use auto, none, ngram, or a model")
 

@@ -1,4 +1,4 @@
-"""Acceptance rules: which proposals stay, and what replaces the first that does not.
+"""Acceptance rules: which proposals stay, and what replaces the first that does not; their theory.
 
-Pure Numba kernels: no llama.cpp, no allocation per token.
+No llama.cpp; the kernels are Numba and allocate nothing per token, the theory is exact fractions.
 """

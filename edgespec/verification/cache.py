@@ -160,13 +160,13 @@ def _run(decoder: Decoder, prompt: Prompt, settings: DrawSettings, cycles: int) 
 def _compare(part: str, context: Context, run: _Run, prefilled: int) -> _Comparison:
     """The next logits of a used cache against a fresh one's.
 
-    `prefilled` tokens were evaluated together at the beginning; the rest is, in the fresh one,
-    one at a time.
+    `prefilled` tokens were evaluated together at the beginning, and are in the fresh one; the
+    rest is evaluated one at a time.
     """
     used = _next_logits(context, run.tokens)
     with Context(context.model, replace(context.options, length=len(run.tokens))) as fresh:
-        head, rest = run.tokens[: prefilled + 1], run.tokens[prefilled + 1 :]
-        alone = plain_logits(fresh, head, rest.tolist()).copy()
+        fresh.prefill(run.tokens[:prefilled])
+        alone = _one_at_a_time(fresh, run.tokens).copy()
         together = plain_logits(fresh, run.tokens, []).copy()
     difference = float(np.abs(used - alone).max())
     identical = bool(np.array_equal(used, alone))
@@ -181,14 +181,22 @@ def _compare(part: str, context: Context, run: _Run, prefilled: int) -> _Compari
 
 
 def _compare_draft(context: Context, run: _Run) -> _Comparison:
-    compared = _compare("draft", context, run, run.start - 1)
+    compared = _compare("draft", context, run, run.start)
     allowed = _ROUNDING_FACTOR * compared.rounding
     return compared._replace(holds=compared.logit <= allowed)
 
 
+def _one_at_a_time(context: Context, tokens: Int32Array) -> Float32Array:
+    """Logits after the whole text, a view."""
+    while context.length < len(tokens):
+        logits: Float32Array = context.evaluate(tokens[context.length :][:1], 1)[0]
+    return logits
+
+
 def _next_logits(context: Context, tokens: Int32Array) -> Float32Array:
     """Logits after the whole text, with what the cache holds of it; a copy."""
-    return context.evaluate(tokens[context.length :], 1)[0].copy()
+    logits: Float32Array = context.evaluate(tokens[context.length :], 1)[0].copy()
+    return logits
 
 
 # -- telling --------------------------------------------------------------------------------
@@ -212,9 +220,7 @@ def _summary(runs: list[_Run], found: list[_Comparison]) -> str:
     which = "target and draft" if len(found) > 1 else "target"
     wrong = sum(not comparison.holds for comparison in found)
     outcome = "as a fresh cache gives them" if wrong == 0 else "not those of a fresh cache"
-    return (
-        f"{which}: logits after {cycles} cycles, {rejections} with a rejection, are {outcome}"
-    )
+    return f"{which}: logits after {cycles} cycles, {rejections} with a rejection, are {outcome}"
 
 
 def _detail(comparison: _Comparison) -> str:

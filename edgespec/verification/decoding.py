@@ -50,4 +50,5 @@ def plain_logits(context: Context, prompt: Int32Array, answer: list[int]) -> Flo
     logits = context.evaluate(prompt[-1:], 1)
     for token in answer:
         logits = context.evaluate(np.array([token], np.int32), 1)
-    return logits[0]
+    row: Float32Array = logits[0]
+    return row

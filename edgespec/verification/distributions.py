@@ -23,7 +23,8 @@ def softmax(logits: npt.NDArray[np.floating], temperature: float = 1.0) -> Float
     """Probabilities, float64, of finite or -inf logits."""
     values = logits.astype(np.float64) / temperature
     weights: Float64Array = np.exp(values - values.max())
-    return weights / weights.sum()
+    weights /= weights.sum()
+    return weights
 
 
 def total_variation(a: Float64Array, b: Float64Array) -> float:

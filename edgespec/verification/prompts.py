@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import NamedTuple
 
 import numpy as np
@@ -45,8 +46,6 @@ def make_prompts(engine: Engine, longest: int) -> list[Prompt]:
 
 
 def _tokens(engine: Engine, text: str) -> npt.NDArray[np.int32]:
-    try:
+    with contextlib.suppress(TemplateError):
         text = engine.template().render([{"role": "user", "content": text}])
-    except TemplateError:
-        pass
     return engine.tokenize(text)

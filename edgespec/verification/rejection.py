@@ -38,7 +38,7 @@ Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 
-_ANSWER = 16  # tokens of an answer among which a prefix is looked for
+_ANSWER = 10  # tokens of an answer among which a prefix is looked for
 _CHUNK = 2_500  # draws between two chances to be interrupted
 
 
@@ -189,9 +189,7 @@ def _make_trial(prefix: _Prefix, drafter: Drafter, filters: str) -> Trial:
     settings = draw_settings(parameters, "rejection")
     source, q = _proposal(prefix, drafter, settings)
     expected = expected_distribution(prefix.logits, parameters)
-    return Trial(
-        prefix.label, filters, prefix.tokens, prefix.logits, source, q, settings, expected
-    )
+    return Trial(prefix.label, filters, prefix.tokens, prefix.logits, source, q, settings, expected)
 
 
 def _proposal(

@@ -103,7 +103,7 @@ def check_coupled(
 class _Subject(NamedTuple):
     target: Context
     speculative: Decoder
-    count: int
+    longest: int
     progress: Progress
 
 
@@ -120,7 +120,7 @@ def _check(
     for prompt, parameters in zip(prompts, sampling, strict=True):
         subject.progress(prompt.name)
         settings = draw_settings(parameters, rule)
-        count = min(subject.count, subject.target.capacity - len(prompt.tokens))
+        count = min(subject.longest, subject.target.capacity - len(prompt.tokens))
         expected, _ = decode(plain, prompt.tokens, settings, count, ends)
         got, own = decode(subject.speculative, prompt.tokens, settings, count, ends)
         compared += len(expected)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from fractions import Fraction
 from itertools import accumulate
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,6 @@ from hypothesis import strategies as st
 
 from edgespec.cli.main import main
 from edgespec.errors import UsageError
-from edgespec.lab import picture
 from edgespec.lab.formats import decimal
 from edgespec.lab.reading import read_pair
 
@@ -300,10 +300,11 @@ def test_a_picture_that_fails_leaves_the_older_one(lab, tmp_path, monkeypatch) -
     path = tmp_path / "lab.png"
     path.write_text("an older one")
 
-    def fail(*_: object) -> None:
+    def fail(draft: Path, data: bytes) -> None:
+        draft.touch()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(picture.os, "fdopen", fail)
+    monkeypatch.setattr(Path, "write_bytes", fail)
     status, _, error = lab("--png", str(path))
     assert status == 1
     assert "No space left" in error

@@ -15,7 +15,10 @@ import numpy as np
 import pytest
 from gguf import GGUFWriter
 
-GREEDY = ("--temperature", "0", "--max-tokens", "16", "--threads", "2", "--ctx", "512")
+GREEDY = (
+    *("--temperature", "0", "--max-tokens", "16", "--threads", "2", "--ctx", "512"),
+    *("--exact", "bitwise"),
+)
 PROMPT = "Count: one two three one two three one two"
 
 
@@ -43,6 +46,9 @@ def test_json_has_every_documented_key(edgespec: Any) -> None:
         "k_histogram", "fallback_cycles",
     } == set(result["speculation"])  # fmt: skip
     assert result["drafter"] == "ngram"
+    assert result["exactness"]["mode"] == "bitwise"
+    assert result["exactness"]["identical"] == 4
+    assert result["exactness"]["logit_difference"] == 0.0
     assert result["finish_reason"] in ("stop", "length")
     assert result["timings"]["decode_s"] >= result["timings"]["verify_s"]
 
@@ -104,6 +110,7 @@ def test_offline_use_of_what_is_there(edgespec: Any) -> None:
         (["-p", "x", "--stop", ""], "stop string"),
         (["-p", "x", "--accept", "hopeful"], "one of"),
         (["-p", "x", "--accept", "greedy", "--temperature", "1"], "temperature 0"),
+        (["-p", "x", "--exact", "roughly"], "exact is"),
         (["-p", "x", "--overflow", "wrap"], "overflow"),
         (["-p", "x", "--ctx", "-5"], "context is -5"),
         (["-p", "x", "--threads", "-1"], "threads is -1"),

@@ -106,7 +106,7 @@ def open_engine(default_model: Path) -> Iterator[Callable[..., object]]:
     engines: dict[tuple[object, ...], Engine] = {}
 
     def open_one(**options: object) -> Engine:
-        options = {"threads": 2, "context": 2048, **options}
+        options = {"threads": 2, "context": 2048, "exact": "bitwise", **options}
         key = tuple(sorted((name, str(value)) for name, value in options.items()))
         if key not in engines:
             options["draft"] = str(options.get("draft", "none"))

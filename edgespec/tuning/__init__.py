@@ -1,0 +1,1 @@
+"""What was measured on this machine, and what is chosen from it."""

@@ -1,0 +1,94 @@
+"""Where measurements are kept: one small JSON file for each machine, build, model and settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_cache_path
+
+from edgespec.backend import capabilities
+
+__all__ = ["load_measurement", "measurement_key", "store_measurement", "stored_choices"]
+
+_log = logging.getLogger("edgespec.tuning")
+
+_VERSION = 1
+_SAMPLE = 1 << 20
+
+
+def measurement_key(model: Path, settings: dict[str, Any]) -> str:
+    """A name that changes with processor, build, model file and settings.
+
+    The file's beginning, end and size stand for its content: hashing gigabytes at every start
+    would take longer than what it saves.
+    """
+    build = capabilities()
+    digest = hashlib.sha256()
+    facts = [
+        _VERSION,
+        platform.machine(),
+        _processor(),
+        build.binding,
+        sorted(build.features),
+        model.stat().st_size,
+        sorted(settings.items()),
+    ]
+    digest.update(json.dumps(facts).encode())
+    with model.open("rb") as file:
+        digest.update(file.read(_SAMPLE))
+        file.seek(max(0, model.stat().st_size - _SAMPLE))
+        digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()[:32]
+
+
+def load_measurement(key: str) -> dict[str, Any] | None:
+    """What was stored under this key; None if there is nothing, or nothing readable."""
+    try:
+        data = json.loads(_path(key).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def store_measurement(key: str, data: dict[str, Any]) -> None:
+    """Keep a measurement; a folder that cannot be written costs only measuring again."""
+    path = _path(key)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(data, indent=2) + "\n", "utf-8")
+        partial.replace(path)
+    except OSError as error:
+        _log.info("the measurement cannot be kept: %s", error)
+
+
+def stored_choices() -> list[dict[str, Any]]:
+    """What was chosen for each model that was opened here, by name."""
+    found = (load_measurement(path.stem) for path in sorted(_folder().glob("choice-*.json")))
+    return [choice for choice in found if choice is not None]
+
+
+def _folder() -> Path:
+    root = os.environ.get("EDGESPEC_CACHE")
+    return (Path(root) if root else user_cache_path("edgespec")) / "measurements"
+
+
+def _path(key: str) -> Path:
+    return _folder() / f"{key}.json"
+
+
+def _processor() -> str:
+    """The processor's name, as far as the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
+            if line.startswith(("model name", "CPU part", "Model")):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()

@@ -1,0 +1,108 @@
+"""GGUF files built for the tests: a tiny recurrent model, and the default one in other words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+WIDTH, INNER, STATE, RANK, CONVOLUTION = 64, 128, 16, 8, 4
+KEPT = frozenset((*range(33, 127), *range(161, 173), *range(174, 256)))  # bytes with a glyph
+
+
+def byte_tokens() -> list[str]:
+    """One token for each byte, as byte-level BPE writes it."""
+    others = iter(range(256, 512))
+    return [chr(byte if byte in KEPT else next(others)) for byte in range(256)]
+
+
+def write_mamba(path: Path, layers: int = 2, seed: int = 0) -> Path:
+    """A Mamba of random weights that reads and writes bytes."""
+    random = np.random.default_rng(seed)
+    tokens = [*byte_tokens(), "<s>", "</s>", "th", "he"]
+    writer = gguf.GGUFWriter(path, "mamba")
+    writer.add_context_length(4096)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(0)
+    writer.add_head_count(0)
+    writer.add_ssm_conv_kernel(CONVOLUTION)
+    writer.add_ssm_inner_size(INNER)
+    writer.add_ssm_state_size(STATE)
+    writer.add_ssm_time_step_rank(RANK)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * 256 + [3, 3, 1, 1])
+    writer.add_token_merges(["t h", "h e"])
+    writer.add_bos_token_id(256)
+    writer.add_eos_token_id(257)
+    writer.add_add_bos_token(True)
+
+    def noise(name: str, *shape: int, scale: float | None = None) -> None:
+        values = random.normal(0, scale or shape[-1] ** -0.5, shape)
+        writer.add_tensor(name, values.astype(np.float32))
+
+    def ones(name: str, *shape: int) -> None:
+        writer.add_tensor(name, np.ones(shape, np.float32))
+
+    noise("token_embd.weight", len(tokens), WIDTH, scale=1.0)
+    noise("output.weight", len(tokens), WIDTH, scale=2 * WIDTH**-0.5)
+    ones("output_norm.weight", WIDTH)
+    for block in (f"blk.{layer}." for layer in range(layers)):
+        ones(block + "attn_norm.weight", WIDTH)
+        noise(block + "ssm_in.weight", 2 * INNER, WIDTH)
+        noise(block + "ssm_conv1d.weight", INNER, CONVOLUTION)
+        noise(block + "ssm_conv1d.bias", INNER, scale=0.1)
+        noise(block + "ssm_x.weight", RANK + 2 * STATE, INNER)
+        noise(block + "ssm_dt.weight", INNER, RANK)
+        noise(block + "ssm_dt.bias", INNER, scale=1.0)
+        decay = -np.arange(1, STATE + 1, dtype=np.float32)
+        writer.add_tensor(block + "ssm_a", np.tile(decay, (INNER, 1)))
+        ones(block + "ssm_d", INNER)
+        noise(block + "ssm_out.weight", WIDTH, INNER)
+    return _finish(writer, path)
+
+
+def rewrite_vocabulary(
+    source: Path, path: Path, order: np.ndarray, text: Callable[[int, str], str]
+) -> Path:
+    """A copy of a byte-level BPE model whose token i is token ``order[i]`` of the source.
+
+    Its embedding moves along, so that it is the same model in another id space; ``text(id, text)``
+    may replace texts as well (with ids of the source). Merges stay.
+    """
+    reader = gguf.GGUFReader(source)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    writer = gguf.GGUFWriter(path, str(reader.fields["general.architecture"].contents()))
+    for key, field in reader.fields.items():
+        if key.startswith("GGUF.") or key == "general.architecture":
+            continue
+        value: Any = field.contents()
+        if key == "tokenizer.ggml.tokens":
+            value = [text(int(i), value[i]) for i in order]
+        elif key in ("tokenizer.ggml.token_type", "tokenizer.ggml.scores"):
+            value = [value[i] for i in order]
+        elif key.startswith("tokenizer.ggml.") and key.endswith("_token_id"):
+            value = int(place[value])
+        item = field.types[1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(key, value, field.types[0], item)
+    for tensor in reader.tensors:
+        data = np.array(tensor.data)
+        if tensor.name in ("token_embd.weight", "output.weight"):
+            data = data[order]
+        writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
+    return _finish(writer, path)
+
+
+def _finish(writer: gguf.GGUFWriter, path: Path) -> Path:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
