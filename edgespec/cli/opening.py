@@ -54,14 +54,14 @@ class _Loading:
         self._step = -1
         self._calls = 0
 
-    def __call__(self, name: str, fraction: float) -> None:
+    def __call__(self, task: str, fraction: float) -> None:
         step = int(fraction * _SLOW_LOAD_STEPS)
         if step == self._step or not sys.stderr.isatty():
             return
         self._step = step
         if fraction < 1.0:
             self._shown = True
-            sys.stderr.write(f"\rLoading {name} {fraction:4.0%}")
+            sys.stderr.write(f"\r\x1b[K{task.capitalize()} {fraction:4.0%}")
         elif self._shown:
             self._shown = False
             sys.stderr.write("\r\x1b[K")

@@ -35,7 +35,7 @@ from edgespec.tuning.exactness import (
 __all__ = ["LoadProgress", "Plan", "make_plan", "open_drafter", "open_target"]
 
 LoadProgress = Callable[[str, float], None]
-"""Called with the name of what is loading and the loaded fraction, 0 to 1."""
+"""Called with what is being done ("loading smollm2-135m") and the done fraction, 0 to 1."""
 
 _BATCH = 256
 _MEASURED_LENGTH = 512
@@ -126,19 +126,31 @@ def open_target(
         # The last block is all that is ever taken back.
         checkpoints=int(speculative),
     )
-    exactness = _choose(model, settings, options) if speculative else PLAIN
+    exactness = _choose(model, settings, options, progress) if speculative else PLAIN
     settings = replace(settings, flash_attention=exactness.flash_attention)
     return stack.enter_context(Context(model, settings)), exactness
 
 
-def _choose(model: Model, settings: ContextOptions, options: EngineOptions) -> Exactness:
+def _choose(
+    model: Model,
+    settings: ContextOptions,
+    options: EngineOptions,
+    progress: LoadProgress | None,
+) -> Exactness:
     def measure(flash_attention: bool) -> SettingFigures:
+        if progress is not None:
+            progress("measuring exact settings", 0.5 if flash_attention else 0.0)
         length = min(settings.length, _MEASURED_LENGTH)
         tried = replace(settings, length=length, flash_attention=flash_attention)
         with Context(model, tried) as context:
             return measure_setting(context, options.k)
 
-    return choose_exactness(options.exact, options.k, lambda: measure(False), lambda: measure(True))
+    chosen = choose_exactness(
+        options.exact, options.k, lambda: measure(False), lambda: measure(True)
+    )
+    if progress is not None:
+        progress("measuring exact settings", 1.0)
+    return chosen
 
 
 def open_drafter(
@@ -192,7 +204,7 @@ def _open_model_drafter(
 def _load(found: ResolvedModel, options: EngineOptions, progress: LoadProgress | None) -> Model:
     def report(fraction: float) -> None:
         if progress is not None:
-            progress(found.name, fraction)
+            progress(f"loading {found.name}", fraction)
 
     return Model(found.path, ModelOptions(repack=options.repack), progress=report)
 
