@@ -5,6 +5,7 @@ from edgespec.backend.context import Context, ContextOptions
 from edgespec.backend.grammar import Grammar, grammar_from_schema
 from edgespec.backend.model import Model, ModelOptions
 from edgespec.backend.quantize import quantize
+from edgespec.backend.taps import LayerTaps
 from edgespec.backend.vocabulary import Vocabulary
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Context",
     "ContextOptions",
     "Grammar",
+    "LayerTaps",
     "Model",
     "ModelOptions",
     "Vocabulary",

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from edgespec.backend.native import initialize, lib
 
-__all__ = ["Capabilities", "capabilities"]
+__all__ = ["LAYER_TAPS", "Capabilities", "capabilities"]
 
-_LAYER_TAPS = (
+LAYER_TAPS = (
     "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
     "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
 )
@@ -58,7 +58,7 @@ def capabilities() -> Capabilities:
         features=features,
         tinyblas="LLAMAFILE" in features,
         amx="AMX_INT8" in features,
-        layer_taps=_exports(_LAYER_TAPS),
+        layer_taps=_exports(LAYER_TAPS),
         final_tap=_exports(_NEXTN_TAPS),
         extended_batch=_exports(_BATCH_EXT),
         gpu_offload=bool(lib.llama_supports_gpu_offload()),

@@ -9,16 +9,21 @@ from typing import Any
 
 from edgespec.errors import UsageError
 from edgespec.runtime.session import Session
+from edgespec.sampling.breakers import read_breakers
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import draw_settings
 
 __all__ = ["SETTING_NAMES", "change_setting", "setting_lines"]
 
-_SAMPLING = tuple(field.name for field in fields(SamplingParameters) if field.name != "logit_bias")
+_NOT_NUMBERS = ("logit_bias", "dry_breakers")
+_SAMPLING = tuple(
+    field.name for field in fields(SamplingParameters) if field.name not in _NOT_NUMBERS
+)
+_BREAKER = "dry_breaker"
 _LIMITS = ("max_tokens", "stop", "overflow")
 _OFF = "none"
 
-SETTING_NAMES = tuple(name.replace("_", "-") for name in (*_SAMPLING, *_LIMITS, "accept"))
+SETTING_NAMES = tuple(name.replace("_", "-") for name in (*_SAMPLING, _BREAKER, *_LIMITS, "accept"))
 """What `change_setting` takes."""
 
 
@@ -43,6 +48,8 @@ def change_setting(session: Session, name: str, text: str) -> str:
         sampling = replace(session.sampling, **{key: number})
         draw_settings(sampling, session.accept)
         session.sampling = sampling
+    elif key == _BREAKER:
+        session.sampling = replace(session.sampling, dry_breakers=read_breakers(text.split()))
     elif key in _LIMITS:
         session.limits = replace(session.limits, **{key: _limit(key, text)})
     elif key == "accept":
@@ -56,7 +63,7 @@ def change_setting(session: Session, name: str, text: str) -> str:
 def _values(session: Session) -> dict[str, Any]:
     values = {key: getattr(session.sampling, key) for key in _SAMPLING}
     values |= {key: getattr(session.limits, key) for key in _LIMITS}
-    return {**values, "accept": session.accept}
+    return {**values, _BREAKER: session.sampling.dry_breakers, "accept": session.accept}
 
 
 def _number(name: str, text: str, example: float) -> Any:

@@ -134,7 +134,7 @@ def _sampling(data: Any) -> SamplingParameters:
     unknown = sorted(set(data) - set(defaults))
     _require(not unknown, f"sampling parameter {unknown[:1]} is not known")
     values: dict[str, Any] = {
-        name: _biases(value) if name == "logit_bias" else _number(name, value, defaults[name])
+        name: _READERS[name](value) if name in _READERS else _number(name, value, defaults[name])
         for name, value in data.items()
     }
     return SamplingParameters(**values)
@@ -152,6 +152,14 @@ def _biases(value: Any) -> dict[int, float]:
         int(token): float("-inf") if bias == "-inf" else _number("logit_bias", bias, 0.0)
         for token, bias in value.items()
     }
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    _require(
+        isinstance(value, list) and all(isinstance(text, str) for text in value),
+        "dry_breakers is not a list of texts",
+    )
+    return tuple(value)
 
 
 def _sampling_as_json(sampling: SamplingParameters) -> dict[str, Any]:
@@ -182,3 +190,4 @@ def _reason(error: Exception) -> str:
 
 
 _FIELDS = fields(SamplingParameters)
+_READERS = {"logit_bias": _biases, "dry_breakers": _texts}

@@ -10,6 +10,7 @@ import click
 
 from edgespec.errors import UsageError
 from edgespec.runtime.options import EngineOptions
+from edgespec.sampling.breakers import read_breakers
 from edgespec.sampling.parameters import SamplingParameters
 
 if TYPE_CHECKING:
@@ -26,6 +27,30 @@ __all__ = [
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _DEFAULT_K = 3
+
+_SAMPLING_HELP = {
+    "temperature": "0 takes the most likely token.",
+    "dynatemp_range": "Temperature moves by as much, with the entropy; 0 is off.",
+    "dynatemp_exponent": "Of the entropy's effect on the temperature.",
+    "top_n_sigma": "Keep logits within N deviations of the largest; 0 or less is off.",
+    "top_k": "Keep the k most likely; 0 is off.",
+    "typical_p": "Locally typical sampling; 1 is off.",
+    "top_p": "Keep the nucleus of this mass; 1 is off.",
+    "min_p": "Relative to the most likely token; 0 is off.",
+    "xtc_probability": "How often the top choices are excluded; 0 is off.",
+    "xtc_threshold": "What is a top choice; above 0.5 is off.",
+    "repeat_penalty": "1 is off.",
+    "frequency_penalty": "0 is off.",
+    "presence_penalty": "0 is off.",
+    "penalty_window": "Tokens; -1 is the whole context.",
+    "dry_multiplier": "Penalty on continuing a repetition; 0 is off.",
+    "dry_base": "The penalty grows by this factor with each repeated token.",
+    "dry_allowed_length": "Repetitions up to this length cost nothing.",
+    "dry_window": "Tokens; -1 is the whole context.",
+    "mirostat": "2: steer the surprise, in place of all filters and penalties; 0 is off.",
+    "mirostat_tau": "Surprise to aim at, in bits for a token.",
+    "mirostat_eta": "How fast it adapts.",
+}
 
 
 def engine_options(function: Function) -> Function:
@@ -72,18 +97,19 @@ def sampling_options(function: Function) -> Function:
     return _apply(
         function,
         *(
-            click.option(name, default=default, show_default=True, help=text)
-            for name, default, text in (
-                ("--temperature", defaults.temperature, "0 takes the most likely token."),
-                ("--top-k", defaults.top_k, "Keep the k most likely; 0 is off."),
-                ("--typical-p", defaults.typical_p, "Locally typical sampling; 1 is off."),
-                ("--top-p", defaults.top_p, "Keep the nucleus of this mass; 1 is off."),
-                ("--min-p", defaults.min_p, "Relative to the most likely token; 0 is off."),
-                ("--repeat-penalty", defaults.repeat_penalty, "1 is off."),
-                ("--frequency-penalty", defaults.frequency_penalty, "0 is off."),
-                ("--presence-penalty", defaults.presence_penalty, "0 is off."),
-                ("--penalty-window", defaults.penalty_window, "Tokens; -1 is the whole context."),
+            click.option(
+                f"--{name.replace('_', '-')}",
+                default=getattr(defaults, name),
+                show_default=True,
+                help=text,
             )
+            for name, text in _SAMPLING_HELP.items()
+        ),
+        click.option(
+            "--dry-breaker",
+            multiple=True,
+            metavar="TEXT",
+            help=r"Ends a repetition, in place of \n : \" *; none for none. May be repeated.",
         ),
         click.option(
             "--logit-bias",
@@ -138,17 +164,10 @@ def make_engine_options(values: dict[str, Any]) -> EngineOptions:
 def make_sampling(values: dict[str, Any]) -> SamplingParameters:
     """Take the values of `sampling_options` out of a command's."""
     seed = values.pop("seed")
-    names = (
-        "temperature",
-        "top_k",
-        "typical_p",
-        "top_p",
-        "min_p",
-        "repeat_penalty",
-        "frequency_penalty",
-        "presence_penalty",
-        "penalty_window",
-    )
+    breakers = values.pop("dry_breaker")
+    if breakers:
+        values["dry_breakers"] = read_breakers(breakers)
+    names = [*_SAMPLING_HELP, *(("dry_breakers",) if breakers else ())]
     return SamplingParameters(
         **{name: values.pop(name) for name in names},
         logit_bias=_biases(values.pop("logit_bias")),

@@ -11,6 +11,7 @@ from edgespec.drafters.retokenized import RetokenizedText
 from edgespec.drafters.shared_tokens import SharedTokens
 from edgespec.errors import NumericalError
 from edgespec.sampling.filters import make_workspace
+from edgespec.sampling.parameters import is_greedy
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["ForeignDrafter"]
@@ -46,7 +47,7 @@ class ForeignDrafter:
         self._draft_token[shared.target] = shared.draft
         self._logits: Float32Array = np.full(target.size, -np.inf, np.float32)
         self._q: Float32Array = np.zeros((budget, target.size), np.float32)
-        self._workspace = make_workspace(target.size)
+        self._workspace = make_workspace(target.size, context.capacity + budget)
         self._settings: DrawSettings | None = None
 
     def begin(self, settings: DrawSettings) -> None:
@@ -129,5 +130,5 @@ class ForeignDrafter:
 
     def _proposal(self, count: int) -> Proposal:
         assert self._settings is not None
-        greedy = self._settings.arguments.temperature <= 0.0
+        greedy = is_greedy(self._settings.arguments)
         return Proposal(count, DETERMINISTIC if greedy else self._q)

@@ -9,8 +9,9 @@ from edgespec.drafters.protocol import DETERMINISTIC, Float32Array, Int32Array, 
 from edgespec.errors import NumericalError
 from edgespec.sampling.filters import Workspace, distribution, make_workspace
 from edgespec.sampling.kernel import kernel
+from edgespec.sampling.parameters import is_greedy
 from edgespec.speculation.draws import draw_proposal
-from edgespec.speculation.settings import DrawSettings
+from edgespec.speculation.settings import DrawSettings, current_mu
 
 __all__ = ["ModelDrafter", "draft_token"]
 
@@ -36,10 +37,20 @@ def draft_token(
     Returns:
         The token; -1 if the logits are broken or nothing is allowed.
     """
-    count = distribution(logits, history, length, settings.arguments, q, workspace)
+    position = length + settings.stream_offset
+    count = distribution(
+        logits,
+        history,
+        length,
+        settings.arguments,
+        q,
+        workspace,
+        settings.seed,
+        position,
+        current_mu(settings),
+    )
     if count <= 0:
         return -1
-    position = length + settings.stream_offset
     return draw_proposal(q, workspace.tokens, count, settings.rule, settings.seed, position)
 
 
@@ -65,7 +76,7 @@ class ModelDrafter:
         self.context = context
         self._shared = shared_vocabulary
         self._q: Float32Array = np.zeros((budget, target_vocabulary), np.float32)
-        self._workspace = make_workspace(shared_vocabulary)
+        self._workspace = make_workspace(shared_vocabulary, context.capacity + budget)
         self._settings: DrawSettings | None = None
 
     def begin(self, settings: DrawSettings) -> None:
@@ -106,7 +117,7 @@ class ModelDrafter:
                     "the file may be damaged; use another --draft"
                 )
             history[length + i] = token
-        greedy = self._settings.arguments.temperature <= 0.0
+        greedy = is_greedy(self._settings.arguments)
         return Proposal(budget, DETERMINISTIC if greedy else self._q)
 
     def commit(self, history: Int32Array, length: int) -> None:

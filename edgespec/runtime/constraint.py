@@ -103,9 +103,10 @@ def _wanted(sampling: SamplingParameters) -> int:
         or sampling.frequency_penalty != 0
         or sampling.presence_penalty != 0
         or len(sampling.logit_bias) > 0
+        or sampling.uses_dry
     )
-    if edits:
+    if edits or sampling.mirostat != 0 or sampling.top_n_sigma > 0:
         return 0
-    if sampling.temperature <= 0 and sampling.typical_p >= 1:
+    if sampling.greedy and sampling.xtc_probability <= 0 and sampling.typical_p >= 1:
         return 1
     return sampling.top_k

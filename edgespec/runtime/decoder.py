@@ -67,7 +67,7 @@ class Decoder:
         self.statistics = Statistics()
         n_vocab = target.model.vocabulary.size
         self._p = np.zeros(n_vocab, np.float32)
-        self._workspace = make_workspace(n_vocab)
+        self._workspace = make_workspace(n_vocab, len(self.history))
         self._emitted: Int32Array = np.zeros(k + 1, np.int32)
         self._settings: DrawSettings | None = None
         self._constraint: Constraint | None = None

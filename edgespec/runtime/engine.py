@@ -21,6 +21,7 @@ from edgespec.runtime.decoder import Cycle, Decoder
 from edgespec.runtime.loading import LoadProgress, make_plan, open_drafter, open_target
 from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.stream import GenerationLimits, Stream
+from edgespec.sampling.breakers import breaker_table
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import draw_settings
 from edgespec.templates import ChatTemplate
@@ -71,6 +72,7 @@ class Engine:
         with ExitStack() as stack:
             self.target, self.exactness = open_target(plan, self.options, progress, stack)
             self.vocabulary = self.target.model.vocabulary
+            self._breaker_tables: dict[tuple[str, ...], npt.NDArray[np.int32]] = {}
             if plan.drafter != "none" and self.options.k and not self.target.can_truncate():
                 plan = replace(plan, drafter="none", draft=None, shared=None)
                 self.notice = (
@@ -112,7 +114,7 @@ class Engine:
         """
         sampling = sampling or SamplingParameters()
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else np.asarray(prompt, np.int32)
-        settings = draw_settings(sampling, accept)
+        settings = draw_settings(sampling, accept, self._breakers(sampling))
         constraint = None
         if grammar is not None:
             rules = Grammar(self.vocabulary, grammar)
@@ -162,6 +164,18 @@ class Engine:
             if self._current is stream:
                 self.target.cancel()
                 self.drafter.cancel()
+
+    def _breakers(self, sampling: SamplingParameters) -> npt.NDArray[np.int32]:
+        """What ends a repetition, as tokens of this model; looked for once."""
+        texts = tuple(sampling.dry_breakers) if sampling.uses_dry else ()
+        if texts not in self._breaker_tables:
+            self._breaker_tables[texts] = breaker_table(
+                texts,
+                self.vocabulary.size if texts else 0,
+                lambda token: self.vocabulary.piece(token, special=True),
+                lambda text: self.vocabulary.tokenize(text, add_special=False),
+            )
+        return self._breaker_tables[texts]
 
     def _resume(self, stream: Stream) -> None:
         """Make the decoder stand where this stream stands."""

@@ -12,7 +12,7 @@ from edgespec.drafters.model import draft_token
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain
-from edgespec.speculation.settings import DrawSettings
+from edgespec.speculation.settings import draw_settings
 
 __all__ = ["warm_up"]
 
@@ -36,7 +36,7 @@ def warm_up(notice: Callable[[], None] | None = None) -> None:
 
 
 def _run_kernels() -> None:
-    settings = DrawSettings(0, SamplingParameters().filter_arguments(), 0)
+    settings = draw_settings(SamplingParameters(), "auto")
     workspace = make_workspace(_VOCABULARY)
     logits = np.zeros((2, _VOCABULARY), np.float32)
     p, q = np.zeros(_VOCABULARY, np.float32), np.zeros((1, _VOCABULARY), np.float32)

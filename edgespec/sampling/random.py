@@ -19,6 +19,7 @@ __all__ = [
     "PURPOSE_DRAFT",
     "PURPOSE_NOISE",
     "PURPOSE_TARGET",
+    "PURPOSE_XTC",
     "noise_uniform",
     "race",
     "stream",
@@ -29,6 +30,7 @@ PURPOSE_TARGET = 1  # draws from p or from the residual
 PURPOSE_DRAFT = 2  # draws from q
 PURPOSE_ACCEPT = 3  # the acceptance test
 PURPOSE_NOISE = 4  # Gumbel noise shared by draft and target
+PURPOSE_XTC = 5  # whether the most likely tokens are excluded
 
 _WEYL = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

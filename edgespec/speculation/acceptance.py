@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from edgespec.sampling.filters import Workspace, distribution
 from edgespec.sampling.kernel import kernel
+from edgespec.sampling.mirostat import advance_mu
 from edgespec.sampling.parameters import Float32Array, Int32Array
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.draws import choose, draw_residual
-from edgespec.speculation.settings import ACCEPT_REJECTION, DrawSettings
+from edgespec.speculation.settings import ACCEPT_REJECTION, DrawSettings, current_mu
 
 __all__ = ["BROKEN_LOGITS", "NOTHING_ALLOWED", "verify_chain"]
 
@@ -58,6 +59,8 @@ def verify_chain(
 
     The proposals are ``history[length:length + k]``. Position i has its own prefix
     ``history[:length + i]``, so penalties see what was proposed before it in the same block.
+    Mirostat's mu advances over the emitted tokens, each with the p it was drawn from, and is
+    committed with them: it is then what plain decoding would have.
 
     Args:
         logits: float32 (k + 1, n_vocab); row i follows the prefix of position i.
@@ -77,12 +80,15 @@ def verify_chain(
         correction if a < k, the bonus token otherwise. BROKEN_LOGITS if a row holds NaN or +inf,
         NOTHING_ALLOWED if the filters and bias leave no token.
     """
-    rule, seed = settings.rule, settings.seed
+    rule, seed, arguments = settings.rule, settings.seed, settings.arguments
+    mu = current_mu(settings)
     for i in range(k + 1):
-        count = distribution(logits[i], history, length + i, settings.arguments, p, workspace)
+        position = length + i + settings.stream_offset
+        count = distribution(
+            logits[i], history, length + i, arguments, p, workspace, seed, position, mu
+        )
         if count <= 0:
             return BROKEN_LOGITS if count < 0 else NOTHING_ALLOWED
-        position = length + i + settings.stream_offset
         proposal = history[length + i] if i < k else -1
         if rule == ACCEPT_REJECTION and i < k:
             row = q[i] if len(q) > 0 else q.reshape(-1)
@@ -90,6 +96,10 @@ def verify_chain(
         else:
             token = choose(p, workspace.tokens, count, rule, seed, position, PURPOSE_TARGET)
         out[i] = token
-        if token != proposal:
+        if arguments.mirostat != 0:
+            mu = advance_mu(mu, p[token], arguments)
+        if token != proposal or i == k:
+            if len(settings.mu) > 0:
+                settings.mu[0] = mu
             return i
     return k

@@ -5,21 +5,31 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from edgespec.errors import UsageError
-from edgespec.sampling.parameters import FilterArguments, SamplingParameters
+from edgespec.sampling.breakers import NO_BREAKERS
+from edgespec.sampling.kernel import kernel
+from edgespec.sampling.parameters import FilterArguments, SamplingParameters, is_greedy
 
 __all__ = [
     "ACCEPTANCE_RULES",
     "ACCEPT_COUPLED",
     "ACCEPT_REJECTION",
     "DrawSettings",
+    "current_mu",
     "draw_settings",
+    "new_mu",
 ]
+
+Int32Array = npt.NDArray[np.int32]
+Float64Array = npt.NDArray[np.float64]
 
 ACCEPT_REJECTION = 0
 ACCEPT_COUPLED = 1
 ACCEPTANCE_RULES = ("auto", "greedy", "rejection", "coupled")
+
+_NO_MU = np.zeros(0)
 
 
 class DrawSettings(NamedTuple):
@@ -31,28 +41,49 @@ class DrawSettings(NamedTuple):
         seed: the bits of the user's 64-bit seed, as int64.
         stream_offset: added to a token's position for its place in the random stream, so that a
             conversation whose beginning was dropped does not draw the same numbers again.
+        mu: float64 (1,), Mirostat's state of this generation: the bits of surprise allowed after
+            the committed tokens. `verify_chain` advances it; the draft only reads it. An empty
+            array stands for the start of a generation.
     """
 
     rule: int
     arguments: FilterArguments
     seed: int
     stream_offset: int = 0
+    mu: Float64Array = _NO_MU
 
 
-def draw_settings(sampling: SamplingParameters, accept: str) -> DrawSettings:
-    """Parameters and the name of an acceptance rule in the kernels' form.
+@kernel
+def current_mu(settings: DrawSettings) -> float:
+    """Mirostat's state; twice tau at the start of a generation."""
+    if len(settings.mu) == 0:
+        return 2.0 * settings.arguments.mirostat_tau
+    return float(settings.mu[0])
+
+
+def new_mu(arguments: FilterArguments) -> Float64Array:
+    """Mirostat's state at the start of a generation."""
+    return np.array([2.0 * arguments.mirostat_tau])
+
+
+def draw_settings(
+    sampling: SamplingParameters, accept: str, breakers: Int32Array = NO_BREAKERS
+) -> DrawSettings:
+    """Parameters and the name of an acceptance rule in the kernels' form, for one generation.
 
     Args:
         sampling: filters and seed.
+        breakers: those of the parameters, as `breaker_table` makes them for the target.
         accept: one of `ACCEPTANCE_RULES`; "auto" is rejection, at temperature 0 greedy.
 
     Raises:
-        UsageError: unknown rule, or "greedy" with a temperature above 0.
+        UsageError: unknown rule, or "greedy" where there is a choice between tokens.
     """
     if accept not in ACCEPTANCE_RULES:
         raise UsageError(f"accept is {accept!r}: it is one of {', '.join(ACCEPTANCE_RULES)}")
-    if accept == "greedy" and sampling.temperature > 0:
+    arguments = sampling.filter_arguments(breakers)
+    if accept == "greedy" and not is_greedy(arguments):
         raise UsageError("accept greedy keeps the distribution at temperature 0 only")
     rule = ACCEPT_COUPLED if accept == "coupled" else ACCEPT_REJECTION
     seed = int(np.uint64(sampling.seed).astype(np.int64))
-    return DrawSettings(rule, sampling.filter_arguments(), seed)
+    return DrawSettings(rule, arguments, seed, mu=new_mu(arguments))

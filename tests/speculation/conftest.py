@@ -16,6 +16,7 @@ import pytest
 
 from edgespec.sampling.filters import distribution, make_workspace
 from edgespec.sampling.kernel import kernel
+from edgespec.sampling.mirostat import advance_mu
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.acceptance import verify_chain
@@ -24,7 +25,13 @@ from edgespec.speculation.draws import (
     draw_proposal,
     draw_residual,
 )
-from edgespec.speculation.settings import ACCEPT_COUPLED, ACCEPT_REJECTION, DrawSettings
+from edgespec.speculation.settings import (
+    ACCEPT_COUPLED,
+    ACCEPT_REJECTION,
+    DrawSettings,
+    current_mu,
+    new_mu,
+)
 
 STATES = 32
 PROMPT = 1  # one token, 0
@@ -32,6 +39,7 @@ ROOM = 32
 
 SAMPLED, ONE_HOT = 0, 1
 CORRECT, RESAMPLES_P, ACCEPTS_WITH_P, RAW_Q, FORGETS_PROPOSALS = range(5)
+MU_OF_PROPOSALS, MU_STANDS_STILL = 5, 6
 
 
 @kernel
@@ -45,29 +53,42 @@ def state_of(history, length):
 @kernel
 def _mutant_chain(logits, history, length, k, q, settings, p, workspace, out, mutant):
     """`verify_chain` for the rejection rule, with one mistake."""
-    seed = settings.seed
+    seed, arguments = settings.seed, settings.arguments
+    mu = current_mu(settings)
+    start, end = mu, k
     for i in range(k + 1):
         prefix = length if mutant == FORGETS_PROPOSALS else length + i
-        count = distribution(logits[i], history, prefix, settings.arguments, p, workspace)
         position = length + i
+        count = distribution(
+            logits[i], history, prefix, arguments, p, workspace, seed, position, mu
+        )
         proposal = history[length + i] if i < k else -1
         if i == k:
             out[i] = choose(p, workspace.tokens, count, 0, seed, position, PURPOSE_TARGET)
-            return k
-        weight = q[i, proposal]
-        if mutant == ACCEPTS_WITH_P:
-            weight = 1.0
-        if uniform(seed, position, PURPOSE_ACCEPT) * weight < p[proposal]:
-            out[i] = proposal
-            continue
-        if mutant == RESAMPLES_P:
-            token = choose(p, workspace.tokens, count, 0, seed, position, PURPOSE_TARGET)
         else:
-            token = draw_residual(p, q[i], proposal, workspace.tokens, count, seed, position)
-        out[i] = token if token >= 0 else proposal
+            weight = 1.0 if mutant == ACCEPTS_WITH_P else q[i, proposal]
+            if uniform(seed, position, PURPOSE_ACCEPT) * weight < p[proposal]:
+                token = proposal
+            elif mutant == RESAMPLES_P:
+                token = choose(p, workspace.tokens, count, 0, seed, position, PURPOSE_TARGET)
+            else:
+                token = draw_residual(p, q[i], proposal, workspace.tokens, count, seed, position)
+            out[i] = token if token >= 0 else proposal
+        if arguments.mirostat != 0 and mutant != MU_STANDS_STILL:
+            mu = advance_mu(mu, p[out[i]], arguments)
         if out[i] != proposal:
-            return i
-    return k
+            end = i
+            break
+    if mutant == MU_OF_PROPOSALS:
+        mu = start
+        for i in range(k):
+            distribution(
+                logits[i], history, length + i, arguments, p, workspace, seed, length + i, mu
+            )
+            mu = advance_mu(mu, max(p[history[length + i]], np.float32(1e-9)), arguments)
+    if len(settings.mu) > 0:
+        settings.mu[0] = mu
+    return end
 
 
 @kernel
@@ -80,8 +101,10 @@ def _propose(history, length, k, kind, q_rows, settings, draft, q, logits, works
             history[length + i] = (state * 5 + 3) % n_vocab
             continue
         logits[:] = q_rows[state]
-        arguments = draft.arguments
-        count = distribution(logits, history, length + i, arguments, q[i], workspace)
+        count = distribution(
+            logits, history, length + i, draft.arguments, q[i], workspace,
+            settings.seed, length + i, current_mu(settings),
+        )  # fmt: skip
         history[length + i] = draw_proposal(
             q[i], workspace.tokens, count, settings.rule, settings.seed, length + i
         )
@@ -100,9 +123,12 @@ def _arrays(n_vocab, k, kind):
 
 @kernel
 def _decode(
-    p_rows, q_rows, k, kind, settings, draft, raw, mutant, until, history, workspace, arrays
+    p_rows, q_rows, k, kind, settings, draft, raw, mutant, until, history, workspace, arrays, trace
 ):
-    """Emit tokens, cycle by cycle, until the history is that long; number of accepted ones."""
+    """Emit tokens, cycle by cycle, until the history is that long; number of accepted ones.
+
+    ``trace[n]`` is Mirostat's mu when n tokens were committed, if there is a cycle's end.
+    """
     logits, q, scratch, p, out = arrays
     length, accepted = PROMPT, 0
     while length < until:
@@ -123,6 +149,8 @@ def _decode(
             history[length + i] = out[i]
         length += a + 1
         accepted += a
+        if length < len(trace):
+            trace[length] = current_mu(settings)
     return accepted
 
 
@@ -139,14 +167,16 @@ def _count_texts(
         depth += 1
     history = np.zeros(ROOM, np.int32)
     arrays = _arrays(n_vocab, k, kind)
+    mu, trace = np.zeros(1), np.zeros(0)
     for draw in range(draws):
         # A DrawSettings of this seed: the fields one by one, as a kernel cannot call _replace.
         own = DrawSettings(
-            settings.rule, settings.arguments, first_seed + draw, settings.stream_offset
+            settings.rule, settings.arguments, first_seed + draw, settings.stream_offset, mu
         )
+        mu[0] = 2.0 * settings.arguments.mirostat_tau
         accepted = _decode(
             p_rows, q_rows, k, kind, own, draft, raw, mutant, PROMPT + depth, history, workspace,
-            arrays,
+            arrays, trace,
         )  # fmt: skip
         if accepted < 0:
             return accepted
@@ -169,7 +199,8 @@ class Case(NamedTuple):
     rule: int = ACCEPT_REJECTION
 
     def settings(self, seed=0):
-        return DrawSettings(self.rule, self.parameters.filter_arguments(), seed)
+        arguments = self.parameters.filter_arguments()
+        return DrawSettings(self.rule, arguments, seed, 0, new_mu(arguments))
 
 
 UNFILTERED = SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -184,24 +215,32 @@ class Toy:
         "accepts with p instead of p / q": ACCEPTS_WITH_P,
         "uses q before its filters": RAW_Q,
         "penalties forget the block's proposals": FORGETS_PROPOSALS,
+        "mu advances along the proposals": MU_OF_PROPOSALS,
+        "mu does not advance": MU_STANDS_STILL,
     }
     COUPLED, REJECTION = ACCEPT_COUPLED, ACCEPT_REJECTION
     UNFILTERED = UNFILTERED
     Case = Case
 
-    def __init__(self, twin):
-        self._twin = twin
+    def __init__(self, twins):
+        self._twins = twins
 
     @staticmethod
     def rows(seed, n_vocab, spread=1.5):
         rng = np.random.default_rng(seed)
         return rng.normal(0, spread, (STATES, n_vocab)).astype(np.float32)
 
-    @staticmethod
-    def decode(case, seed, until, mutant=CORRECT):
+    @classmethod
+    def decode(cls, case, seed, until, mutant=CORRECT):
         """The text of one seed, and how many of its tokens were accepted proposals."""
+        return cls.traced(case, seed, until, mutant)[:2]
+
+    @staticmethod
+    def traced(case, seed, until, mutant=CORRECT):
+        """The same, and mu by the number of committed tokens: NaN where no cycle ended."""
         n_vocab = case.p_rows.shape[1]
         history = np.zeros(until + case.k + 2, np.int32)
+        trace = np.full(until + 1, np.nan)
         accepted = _decode(
             case.p_rows,
             case.q_rows,
@@ -213,11 +252,12 @@ class Toy:
             mutant,
             until,
             history,
-            make_workspace(n_vocab),
+            make_workspace(n_vocab, len(history)),
             _arrays(n_vocab, case.k, case.kind),
+            trace,
         )
         assert accepted >= 0
-        return history[:until].tolist(), accepted
+        return history[:until].tolist(), accepted, trace
 
     @staticmethod
     def counts(case, depth, draws, mutant=CORRECT, first_seed=0):
@@ -235,7 +275,7 @@ class Toy:
             first_seed,
             draws,
             counts,
-            make_workspace(n_vocab),
+            make_workspace(n_vocab, ROOM),
         )
         assert status == 0
         return counts
@@ -243,12 +283,16 @@ class Toy:
     def exact(self, case, depth):
         """Probabilities of all texts of that many tokens: products of the twin's p."""
         n_vocab = case.p_rows.shape[1]
-        result = []
+        parameters, result = case.parameters, []
         for text in itertools.product(range(n_vocab), repeat=depth):
-            history, probability = [0], 1.0
+            history, probability, mu = [0], 1.0, 2 * parameters.mirostat_tau
             for token in text:
-                state = state_of(np.array(history, np.int32), len(history))
-                p = self._twin(case.p_rows[state], history, len(history), case.parameters)
+                row = case.p_rows[state_of(np.array(history, np.int32), len(history))]
+                if parameters.mirostat:
+                    p = self._twins.mirostat(row, parameters, mu)
+                    mu = self._twins.next_mu(mu, p[token], parameters) if p[token] else mu
+                else:
+                    p = self._twins.distribution(row, history, len(history), parameters)
                 probability *= p[token]
                 history.append(token)
             result.append(probability)
@@ -261,4 +305,4 @@ def toy():
     spec = importlib.util.spec_from_file_location("edgespec_twins", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return Toy(module.distribution)
+    return Toy(module)

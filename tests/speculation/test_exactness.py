@@ -7,6 +7,8 @@ the number of cases (Bonferroni). The same test has to reject every wrong rule.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -30,6 +32,35 @@ PENALTIES = SamplingParameters(
     penalty_window=3,
     logit_bias={1: 0.7},
 )
+OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+XTC = SamplingParameters(**OFF, xtc_probability=0.6, xtc_threshold=0.2)
+DRY = SamplingParameters(
+    **OFF, dry_multiplier=0.9, dry_base=1.5, dry_allowed_length=1, dry_window=-1
+)
+SIGMA = SamplingParameters(**OFF, top_n_sigma=1.2)
+DYNAMIC = SamplingParameters(**OFF, dynatemp_range=0.8, dynatemp_exponent=2.0)
+MIROSTAT = SamplingParameters(temperature=1.0, mirostat=2, mirostat_tau=0.9, mirostat_eta=0.6)
+ALL_OF_THEM = SamplingParameters(
+    temperature=0.9,
+    top_k=4,
+    top_p=0.95,
+    min_p=0.02,
+    top_n_sigma=2.0,
+    presence_penalty=0.3,
+    dry_multiplier=0.9,
+    dry_allowed_length=1,
+    xtc_probability=0.5,
+    xtc_threshold=0.25,
+    dynatemp_range=0.4,
+)
+LATER = {
+    "XTC": XTC,
+    "DRY": DRY,
+    "top-n-sigma": SIGMA,
+    "dynamic temperature": DYNAMIC,
+    "mirostat": MIROSTAT,
+    "all": ALL_OF_THEM,
+}
 
 
 def p_value(counts, exact):
@@ -72,12 +103,17 @@ def cases(toy):
     result["q is nearly 0"] = toy.Case(p4, faint, plain, plain, 3)
     peaked = p4 * 6
     result["p is peaked"] = toy.Case(peaked, q4, plain, plain, 3)
-    for name, parameters in (("filters", FILTERED), ("typical", TYPICAL), ("penalties", PENALTIES)):
+    others = {"filters": FILTERED, "typical": TYPICAL, "penalties": PENALTIES}
+    for name, parameters in (others | LATER).items():
         result[f"{name} on p and q"] = toy.Case(p4, q4, parameters, parameters, 3)
         result[f"{name} on p"] = toy.Case(p4, q4, parameters, plain, 2)
         result[f"{name}, deterministic"] = toy.Case(p4, q4, parameters, plain, 4, toy.ONE_HOT)
     result["filters on q"] = toy.Case(p4, q4, plain, FILTERED, 3)
     result["coupled"] = toy.Case(p4, q4, plain, plain, 3, rule=toy.COUPLED)
+    for name, parameters in LATER.items():
+        case = toy.Case(p4, q4, parameters, parameters, 3, rule=toy.COUPLED)
+        result[f"coupled, {name}"] = case
+        result[f"plain, {name}"] = case._replace(k=0, rule=toy.REJECTION)
     result["coupled, filters"] = toy.Case(p4, q4, FILTERED, FILTERED, 3, rule=toy.COUPLED)
     return result
 
@@ -95,7 +131,14 @@ WRONG_UNDER = {
     "resamples from p after a rejection": ["sampled q, k = 1", "sampled q, k = 4", "V = 2"],
     "accepts with p instead of p / q": ["sampled q, k = 1", "V = 6", "filters on p and q"],
     "uses q before its filters": ["filters on p and q", "filters on q"],
-    "penalties forget the block's proposals": ["penalties on p and q", "penalties on p"],
+    "penalties forget the block's proposals": [
+        "penalties on p and q",
+        "penalties on p",
+        "DRY on p and q",
+        "DRY on p",
+    ],
+    "mu advances along the proposals": ["mirostat on p and q", "mirostat on p"],
+    "mu does not advance": ["mirostat on p and q", "mirostat on p"],
 }
 
 
@@ -120,12 +163,14 @@ def test_the_test_itself_accepts_the_truth_and_sees_small_differences(toy):
 
 
 @pytest.mark.parametrize("kind", ["sampled", "deterministic"])
-@pytest.mark.parametrize("filters", [None, FILTERED, TYPICAL, PENALTIES], ids=str)
+@pytest.mark.parametrize(
+    "filters", [None, FILTERED, TYPICAL, PENALTIES, XTC, DRY, MIROSTAT, ALL_OF_THEM], ids=str
+)
 @pytest.mark.parametrize("rule", ["coupled", "greedy"])
 def test_text_is_that_of_plain_decoding_token_for_token(toy, rule, filters, kind):
     parameters = filters or toy.UNFILTERED
     if rule == "greedy":
-        parameters = SamplingParameters(**{**parameters.__dict__, "temperature": 0.0})
+        parameters = replace(parameters, temperature=0.0, dynatemp_range=0.0)
     accepted = 0
     for seed in range(30):
         case = toy.Case(
@@ -162,3 +207,39 @@ def test_equal_p_and_q_accept_everything(toy):
                 for seed in range(40):
                     text, accepted = toy.decode(case, seed, 1 + 4 * (k + 1))
                     assert len(text) == 1 + 4 * (k + 1) and accepted == 4 * k
+
+
+def _mu_is_that_of_plain_decoding(toy, mutant):
+    """Whether, at each end of a block, mu is what it is there in plain decoding; and the text."""
+    rejected = 0
+    for seed in range(30):
+        rows = toy.rows(seed, 6), toy.rows(seed, 6) + toy.rows(seed + 1000, 6, spread=1.0)
+        case = toy.Case(*rows, MIROSTAT, MIROSTAT, 0, rule=toy.COUPLED)
+        plain, _, mu = toy.traced(case, seed, 24)
+        for k in range(1, 9):
+            text, accepted, other = toy.traced(case._replace(k=k), seed, 24, mutant)
+            ends = ~np.isnan(other)
+            rejected += (k + 1) * ends.sum() - 23 > accepted
+            if text != plain or (mu[ends] != other[ends]).any():
+                return False
+    assert rejected > 100
+    return True
+
+
+def test_mirostat_s_state_after_each_block_is_that_of_plain_decoding(toy):
+    """To the last bit: after rejections, too."""
+    assert _mu_is_that_of_plain_decoding(toy, 0)
+    case = toy.Case(toy.rows(0, 6), toy.rows(1, 6), MIROSTAT, MIROSTAT, 0, rule=toy.COUPLED)
+    mu = toy.traced(case, 0, 24)[2]
+    assert len(set(mu[2:25])) > 10, "mu moves"
+
+
+def test_dry_sees_repetitions_that_were_proposed_in_the_same_block(toy):
+    """What a block begins to repeat costs from the next position on."""
+    greedy = replace(DRY, temperature=0.0, dry_multiplier=50.0, dry_allowed_length=2)
+    rows = np.tile(np.array([[1.0, 2.0, 1.5]], np.float32), (32, 1))
+    for k in range(6):
+        case = toy.Case(rows, rows, greedy, replace(greedy, dry_multiplier=0.0), k)
+        text, _ = toy.decode(case, 0, 12)
+        assert text[:5] == [0, 1, 1, 1, 2], "1 1 came before: a third 1 would go on with it"
+        assert text == toy.decode(case._replace(k=0), 0, 12)[0]

@@ -1,0 +1,84 @@
+"""Hidden states of chosen layers, read where llama.cpp leaves them. An optional capability.
+
+The functions belong to llama.cpp's unstable interface and are exported under C++ names; a build
+that lacks them has `Capabilities.layer_taps` False.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.backend.capabilities import LAYER_TAPS, capabilities
+from edgespec.backend.context import Context
+from edgespec.backend.native import lib
+from edgespec.errors import BackendError, UsageError
+
+__all__ = ["LayerTaps"]
+
+# llama.cpp ends the process when a graph without taps is asked for them, and there is no asking
+# first: architectures whose graphs have them in the pinned version.
+_TAPPED = frozenset(("llama", "qwen3", "qwen3moe", "gpt-oss"))
+
+
+class LayerTaps:
+    """Makes every evaluation of a context keep the input of some layers.
+
+    Args:
+        context: an open context.
+        layers: 0 is the input of the first layer (the token's embedding).
+
+    Raises:
+        BackendError: this build lacks the functions, or the architecture is not tapped.
+        UsageError: no such layer.
+    """
+
+    def __init__(self, context: Context, layers: Sequence[int]) -> None:
+        if not capabilities().layer_taps:
+            raise BackendError("this build of llama.cpp has no access to hidden states")
+        if context.model.header.architecture not in _TAPPED:
+            raise BackendError(
+                f"llama.cpp keeps no hidden states of {context.model.header.architecture} models"
+            )
+        last = context.model.block_count - 1
+        for layer in layers:
+            if not 0 <= layer <= last:
+                raise UsageError(f"layer is {layer}: it has to be between 0 and {last}")
+        self._context = context
+        self._layers = tuple(layers)
+        self._width = context.model.embedding_length
+        self._switch(True)
+
+    def rows(self, layer: int, count: int) -> npt.NDArray[np.float32]:
+        """Inputs of a layer for the tokens of the last evaluation.
+
+        Args:
+            layer: one of those asked for.
+            count: tokens of that evaluation, at most `ContextOptions.batch`.
+
+        Returns:
+            float32 (count, embedding_length), a view that the next evaluation invalidates.
+
+        Raises:
+            UsageError: the layer was not asked for.
+        """
+        if layer not in self._layers:
+            raise UsageError(f"layer {layer} is not tapped")
+        get = getattr(lib.llama_cpp._lib, LAYER_TAPS[1])
+        get.argtypes = [lib.llama_context_p_ctypes, ctypes.c_uint32]
+        get.restype = ctypes.POINTER(ctypes.c_float)
+        return np.ctypeslib.as_array(get(self._context.pointer, layer), (count, self._width))
+
+    def close(self) -> None:
+        """Stop keeping them."""
+        self._switch(False)
+
+    def _switch(self, on: bool) -> None:
+        switch = getattr(lib.llama_cpp._lib, LAYER_TAPS[0])
+        switch.argtypes = [lib.llama_context_p_ctypes, ctypes.c_uint32, ctypes.c_bool]
+        switch.restype = None
+        for layer in self._layers:
+            switch(self._context.pointer, layer, on)

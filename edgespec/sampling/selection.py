@@ -1,0 +1,145 @@
+"""Filters that keep a part of the candidates: typical-p, top-p, min-p, and what comes before them.
+
+Each takes the number of candidates, which are the first entries of the workspace's keys and
+tokens, and leaves those it keeps there; it returns their number.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from edgespec.sampling.heap import collect, heapify, keep_largest, pop
+from edgespec.sampling.kernel import kernel
+from edgespec.sampling.parameters import FilterArguments, Float32Array
+from edgespec.sampling.softmax import argmax, softmax
+from edgespec.sampling.workspace import Workspace
+
+__all__ = [
+    "BROKEN",
+    "select_all",
+    "select_min_p",
+    "select_top_k",
+    "select_top_p",
+    "select_typical",
+    "surprisal",
+]
+
+BROKEN = -1  # a logit is NaN or +inf
+
+_ONE = np.float32(1.0)
+
+
+@kernel
+def _min_p_floor(largest: np.float32, min_p: float) -> np.float32:
+    """The logit that min-p asks for; -inf when it is off."""
+    floor: np.float32 = largest + np.float32(math.log(min_p) if min_p > 0.0 else -math.inf)
+    return floor
+
+
+@kernel
+def select_all(
+    logits: Float32Array, floor: np.float32, arguments: FilterArguments, workspace: Workspace
+) -> int:
+    """Candidates without top-k: those not below a finite floor. Or `BROKEN`."""
+    best = argmax(logits)
+    if best < 0:
+        return BROKEN
+    if arguments.typical_p >= 1.0 and arguments.top_p >= 1.0:
+        # Min-p comes first, then, and what it removes need not be written down.
+        floor = max(floor, _min_p_floor(logits[best], arguments.min_p))
+    return collect(logits, floor, workspace.keys, workspace.tokens)
+
+
+@kernel
+def select_top_k(logits: Float32Array, floor: np.float32, top_k: int, workspace: Workspace) -> int:
+    """Candidates after top-k: those of the k largest not below a finite floor. Or `BROKEN`."""
+    keys, tokens = workspace.keys, workspace.tokens
+    if not keep_largest(logits, top_k, keys, tokens):
+        return BROKEN
+    count = 0
+    for i in range(top_k):
+        if keys[i] == np.inf:
+            return BROKEN
+        if keys[i] >= floor:
+            keys[count], tokens[count] = keys[i], tokens[i]
+            count += 1
+    return count
+
+
+@kernel
+def surprisal(logit: np.float32, largest: np.float32, log_total: float) -> float:
+    """-log of a probability; log_total is that of the sum of exp(logit - largest)."""
+    # In float64: the difference of two float32 logits can be too large for one.
+    return log_total - (float(logit) - float(largest))
+
+
+@kernel
+def select_typical(typical_p: float, count: int, workspace: Workspace) -> int:
+    """Locally typical sampling (Meister et al. 2022, eq. 8): smallest set by |surprisal - H|."""
+    keys, tokens, order, logit_of = (
+        workspace.keys,
+        workspace.tokens,
+        workspace.order,
+        workspace.logit_of,
+    )
+    largest = keys[argmax(keys[:count])]
+    log_total = math.log(softmax(keys, count, largest, _ONE, order))
+    entropy = 0.0
+    for i in range(count):
+        entropy += order[i] * surprisal(keys[i], largest, log_total)
+    for i in range(count):
+        logit_of[tokens[i]] = keys[i]
+        # The heap pops the largest first, so the distance goes in negated.
+        order[i] = -abs(surprisal(keys[i], largest, log_total) - entropy)
+    heapify(order, tokens, count)
+    size, mass = count, 0.0
+    while size > 0 and mass <= typical_p:
+        pop(order, tokens, size)
+        size -= 1
+        mass += math.exp(-surprisal(logit_of[tokens[size]], largest, log_total))
+    for i in range(count - size):
+        tokens[i] = tokens[size + i]
+        keys[i] = logit_of[tokens[i]]
+    return count - size
+
+
+@kernel
+def select_top_p(top_p: float, count: int, workspace: Workspace) -> int:
+    """Nucleus sampling (Holtzman et al. 2020): the fewest most likely tokens with mass top_p."""
+    keys, tokens, order = workspace.keys, workspace.tokens, workspace.order
+    largest = keys[argmax(keys[:count])]
+    log_total = math.log(softmax(keys, count, largest, _ONE, order))
+    # Tokens below (1 - top_p) / count weigh less than 1 - top_p together: the nucleus is never
+    # among them, and leaving them out keeps the heap small. Half of it allows for rounding.
+    floor = np.float32(0.5 * (1.0 - top_p) / count)
+    likely = 0
+    for i in range(count):
+        if order[i] >= floor:
+            keys[likely], tokens[likely] = keys[i], tokens[i]
+            likely += 1
+    heapify(keys, tokens, likely)
+    size, mass = likely, 0.0
+    while size > 0:
+        pop(keys, tokens, size)
+        size -= 1
+        mass += math.exp(-surprisal(keys[size], largest, log_total))
+        if mass >= top_p:
+            break
+    for i in range(likely - size):
+        keys[i], tokens[i] = keys[size + i], tokens[size + i]
+    return likely - size
+
+
+@kernel
+def select_min_p(min_p: float, count: int, workspace: Workspace) -> int:
+    """Keep tokens whose probability is at least min_p times the largest (Nguyen et al. 2024)."""
+    keys, tokens = workspace.keys, workspace.tokens
+    floor = _min_p_floor(keys[argmax(keys[:count])], min_p)
+    kept = 0
+    for i in range(count):
+        if keys[i] >= floor:
+            keys[kept], tokens[kept] = keys[i], tokens[i]
+            kept += 1
+    return kept
