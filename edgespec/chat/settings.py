@@ -62,8 +62,9 @@ def change_setting(session: Session, name: str, text: str) -> str:
 
 def _values(session: Session) -> dict[str, Any]:
     values = {key: getattr(session.sampling, key) for key in _SAMPLING}
+    values[_BREAKER] = session.sampling.dry_breakers
     values |= {key: getattr(session.limits, key) for key in _LIMITS}
-    return {**values, _BREAKER: session.sampling.dry_breakers, "accept": session.accept}
+    return {**values, "accept": session.accept}
 
 
 def _number(name: str, text: str, example: float) -> Any:

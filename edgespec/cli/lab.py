@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from edgespec.errors import UsageError
+
+if TYPE_CHECKING:
+    from edgespec.lab.reading import Curve
 
 __all__ = ["lab"]
 
@@ -34,6 +38,13 @@ _LONGEST_CHAIN = 32
     help="Measured cost of evaluating 1, 2, ... tokens; N:V,N:V,... leaves gaps.",
 )
 @click.option(
+    "--measure",
+    is_flag=False,
+    flag_value="",
+    metavar="[MODEL]",
+    help="Measure the cost on this machine, with the default model or another one.",
+)
+@click.option(
     "--siblings",
     default=0,
     type=click.IntRange(0, _MOST_SIBLINGS),
@@ -49,6 +60,7 @@ def lab(
     c: str,
     alpha: str | None,
     cost: str | None,
+    measure: str | None,
     siblings: int,
     png: str | None,
     as_json: bool,
@@ -61,11 +73,9 @@ def lab(
     from edgespec.lab.as_json import as_json as json_of
     from edgespec.lab.picture import check_picture_path, write_picture
     from edgespec.lab.reading import (
-        built_in_curve,
         built_in_pair,
         read_alpha,
         read_c,
-        read_curve,
         read_pair,
     )
     from edgespec.lab.report import examine
@@ -80,9 +90,10 @@ def lab(
         pair = built_in_pair()
     else:
         raise UsageError("--p and --q belong together: give both, or neither")
+    curve = _curve(cost, measure)
     report = examine(
         pair,
-        built_in_curve() if cost is None else read_curve(cost),
+        curve,
         k=k,
         c=read_c(c),
         alpha=None if alpha is None else read_alpha(alpha),
@@ -96,3 +107,17 @@ def lab(
         return
     for line in report_lines(report, sys.stdout.encoding):
         click.echo(line)
+
+
+def _curve(cost: str | None, measure: str | None) -> Curve:
+    if cost is not None and measure is not None:
+        raise UsageError("--cost and --measure exclude each other")
+    if measure is not None:
+        from edgespec.cli.models import pull_progress
+        from edgespec.lab.measuring import measured_curve
+
+        with pull_progress(measure or "the default model") as download:
+            return measured_curve(measure or None, download)
+    from edgespec.lab.reading import built_in_curve, read_curve
+
+    return built_in_curve() if cost is None else read_curve(cost)

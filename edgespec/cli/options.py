@@ -109,7 +109,7 @@ def sampling_options(function: Function) -> Function:
             "--dry-breaker",
             multiple=True,
             metavar="TEXT",
-            help=r"Ends a repetition, in place of \n : \" *; none for none. May be repeated.",
+            help=r'Ends a repetition, in place of \n : " *; none for none. May be repeated.',
         ),
         click.option(
             "--logit-bias",

@@ -152,7 +152,9 @@ class SamplingParameters:
         _require(self.mirostat_eta, "mirostat-eta", 0.0, _LARGEST, "0 or more")
         if self.mirostat not in (0, MIROSTAT_2):
             raise UsageError(f"mirostat is {self.mirostat}: it has to be 0 (off) or 2")
-        if isinstance(self.dry_breakers, str) or not all(self.dry_breakers):
+        if isinstance(self.dry_breakers, str):
+            raise UsageError("the DRY breakers are one text: give a tuple of texts")
+        if not all(self.dry_breakers):
             raise UsageError("a DRY breaker is empty: leave it out or give it a character")
         for token, bias in self.logit_bias.items():
             if token < 0 or math.isnan(bias) or bias == math.inf:

@@ -72,6 +72,12 @@ def test_set_lists_and_changes(chat: Chat, say: Say) -> None:
     ]
     assert (chat.session.sampling.temperature, chat.session.sampling.top_k) == (0.0, 5)
     assert (chat.session.limits.max_tokens, chat.session.limits.stop) == (9, ("the end",))
+    assert say(r"/set dry-breaker \n ;") == [r"dry-breaker is '\n' ';' now"]
+    assert chat.session.sampling.dry_breakers == ("\n", ";")
+    say("/set dry-breaker none", "/set mirostat 2", "/set xtc-probability 0.5")
+    assert chat.session.sampling.dry_breakers == ()
+    assert (chat.session.sampling.mirostat, chat.session.sampling.xtc_probability) == (2, 0.5)
+    say("/set mirostat 0")
     say("/set stop none", "/set max-tokens none", "/set accept greedy")
     assert (chat.session.limits.max_tokens, chat.session.limits.stop) == (None, ())
     assert say("/set temperature 1")[0].startswith("error: accept greedy")
@@ -92,9 +98,11 @@ def test_save_and_load(chat: Chat, say: Say, tmp_path: Path) -> None:
     path = tmp_path / "a chat.json"
     chat.session.messages = [Message("system", "Be brief."), *TURN]
     chat.session.unanswered = "and?"
+    say(r"/set dry-breaker \n é")
     assert say("/set seed 7", f"/save {path}")[1] == f"saved to {path}"
     saved = list(chat.session.messages)
-    say("/system none", "/reset", "/set seed 8", f"/load {path}")
+    say("/system none", "/reset", "/set seed 8", "/set dry-breaker none", f"/load {path}")
+    assert chat.session.sampling.dry_breakers == ("\n", "é")
     assert chat.session.messages == saved
     assert chat.session.unanswered == "and?"
     assert chat.session.sampling.seed == 7
@@ -124,5 +132,5 @@ def test_what_is_said_and_what_is_not(
 
 def test_completion() -> None:
     assert list(completions("/s")) == ["/system", "/save", "/stats", "/set"]
-    assert list(completions("/set top-")) == ["top-k", "top-p"]
+    assert list(completions("/set top-")) == ["top-k", "top-p", "top-n-sigma"]
     assert [*completions("hello"), *completions("/set top-k "), *completions("a /s")] == []

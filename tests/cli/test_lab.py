@@ -310,3 +310,10 @@ def test_a_picture_that_fails_leaves_the_older_one(lab, tmp_path, monkeypatch) -
     assert "No space left" in error
     assert path.read_text() == "an older one"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_cost_is_measured_on_this_machine(default_model: Path) -> None:
+    command = [sys.executable, "-m", "edgespec", "lab", "--measure", str(default_model), "--json"]
+    done = subprocess.run(command, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert b"on this machine" in done.stdout

@@ -104,8 +104,8 @@ def _check(twins, run_kernel, logits, history, parameters):
     verdict = twins.verdict(values, parameters)
     mask &= values > -np.inf
     if parameters.dynatemp_range > 0 and number == 1:
-        # The entropy, and with it the temperature, is 0: one candidate has all mass.
-        mask = verdict.sure if verdict.sure.any() else verdict.possible
+        # The entropy, and with it the temperature, may be 0: one candidate has all mass.
+        mask |= verdict.sure
     assert not (verdict.sure & ~mask).any(), np.flatnonzero(verdict.sure & ~mask)
     assert not (mask & ~verdict.possible).any(), np.flatnonzero(mask & ~verdict.possible)
     expected = twins.probabilities(values, mask, parameters)

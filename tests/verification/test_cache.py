@@ -10,7 +10,7 @@ from edgespec.backend import Context, ContextOptions, Model, capabilities
 from edgespec.drafters import NgramDrafter, NoDrafter
 from edgespec.verification.cache import check_cache
 
-CYCLES = 40
+CYCLES = 24
 
 pytestmark = pytest.mark.skipif(
     capabilities().tinyblas, reason="LLAMAFILE kernels round batches differently"

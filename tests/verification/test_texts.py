@@ -19,11 +19,11 @@ pytestmark = pytest.mark.skipif(
 def test_answers_are_those_of_plain_decoding(
     drafter: Any, target: Context, questions: list[Any]
 ) -> None:
-    greedy = check_greedy(target, drafter, 3, questions, 32)
+    greedy = check_greedy(target, drafter, 3, questions, 24)
     assert greedy.holds and not greedy.details, greedy.details
-    assert greedy.figures["tokens"] > 32
+    assert greedy.figures["tokens"] > 24
     assert 0 < greedy.figures["accepted"] < greedy.figures["proposed"]
-    coupled = check_coupled(target, drafter, 3, questions, 32)
+    coupled = check_coupled(target, drafter, 3, questions, 24)
     assert coupled.holds, coupled.details
 
 
@@ -37,7 +37,7 @@ def test_a_rollback_that_is_off_by_one_is_caught(
     questions: list[Any],
 ) -> None:
     with stale(model, options) as context:
-        result = check(context, damaged_drafter, 3, questions, 32)
+        result = check(context, damaged_drafter, 3, questions, 24)
     assert not result.holds
     assert f"{len(result.details)} answers differ" in result.summary
     difference = result.figures["differences"][0]
