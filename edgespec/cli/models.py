@@ -251,20 +251,35 @@ def _drafts(name: str, header: GGUFHeader | None, draft: str | None) -> list[dic
 
 
 def _verdict(name: str, header: GGUFHeader | None, draft: str) -> dict[str, Any]:
-    from edgespec.errors import PairingError
+    from edgespec.errors import ModelLoadError, PairingError
     from edgespec.registry.header import read_header
     from edgespec.registry.pairing import check_pairing
     from edgespec.registry.resolve import resolve
+    from edgespec.runtime.loading import pair_vocabularies
 
     if header is None:
         return {"draft": draft, "fits": None, "reason": f"{name} is not downloaded"}
     other = read_header(resolve(draft, offline=True).path)
+    verdict: dict[str, Any] = {"draft": draft, "fits": False}
     try:
         pairing = check_pairing(header, other)
+        return {
+            **verdict,
+            "fits": True,
+            "reason": pairing.reason,
+            "shared_vocabulary": pairing.shared_vocabulary,
+        }
     except PairingError as error:
-        return {"draft": draft, "fits": False, "reason": str(error)}
-    shared = pairing.shared_vocabulary
-    return {"draft": draft, "fits": True, "reason": pairing.reason, "shared_vocabulary": shared}
+        verdict["reason"] = str(error)
+    try:
+        _, shared = pair_vocabularies(header, other)
+    except PairingError as error:
+        return {**verdict, "reason": str(error)}
+    except ModelLoadError:
+        return verdict
+    assert shared is not None
+    reason = f"another tokenizer, but {shared}"
+    return {**verdict, "fits": True, "reason": reason, "shared_vocabulary": len(shared.target)}
 
 
 def _info_lines(facts: dict[str, Any]) -> Iterator[str]:

@@ -68,7 +68,7 @@ def verify(**values: Any) -> int:
 def _verdict(failed: list[str], checks: int) -> str:
     return (
         f"{len(failed)} of {checks} checks failed ({', '.join(failed)}): speculation is not "
-        "exact here; see edgespec doctor, or use --draft none"
+        "exact here; try --exact bitwise or a smaller --k, see edgespec doctor, or use --draft none"
     )
 
 
@@ -123,6 +123,7 @@ def _facts(engine: Engine, quick: bool, done: list[Timed], seconds: float) -> di
         "context": engine.target.capacity,
         "flash_attention": options.flash_attention,
         "repack": engine.options.repack,
+        "exact": engine.options.exact,
         "quick": quick,
         "holds": all(timed.result.holds for timed in done),
         "seconds": round(seconds, 2),

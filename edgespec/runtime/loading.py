@@ -32,7 +32,7 @@ from edgespec.tuning.exactness import (
     measure_setting,
 )
 
-__all__ = ["LoadProgress", "Plan", "make_plan", "open_drafter", "open_target"]
+__all__ = ["LoadProgress", "Plan", "make_plan", "open_drafter", "open_target", "pair_vocabularies"]
 
 LoadProgress = Callable[[str, float], None]
 """Called with what is being done ("loading smollm2-135m") and the done fraction, 0 to 1."""
@@ -90,16 +90,21 @@ def make_plan(
     if plan.drafter not in ("none", "ngram"):
         draft = resolve(options.draft, progress=download, offline=options.offline)
         draft_header = read_header(draft.path)
-        pairing, shared = _pair(header, draft_header)
+        pairing, shared = pair_vocabularies(header, draft_header)
         plan = Plan(target, header, "model", draft, draft_header, pairing, shared)
     _require_memory(plan, options)
     return plan
 
 
-def _pair(
+def pair_vocabularies(
     target: GGUFHeader, draft: GGUFHeader
 ) -> tuple[Pairing, None] | tuple[None, SharedTokens]:
-    """How the draft's tokens relate to the target's: ids that are the same, or a table."""
+    """How the draft's tokens relate to the target's: ids that are the same, or a table.
+
+    Raises:
+        PairingError: the vocabularies share too little.
+        ModelLoadError: llama.cpp cannot load one of them, to compare tokens by their bytes.
+    """
     try:
         return check_pairing(target, draft), None
     except PairingError:

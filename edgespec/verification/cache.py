@@ -163,7 +163,7 @@ def _compare(part: str, context: Context, run: _Run, prefilled: int) -> _Compari
     `prefilled` tokens were evaluated together at the beginning, and are in the fresh one; the
     rest is evaluated one at a time.
     """
-    used = _next_logits(context, run.tokens)
+    used = _one_at_a_time(context, run.tokens).copy()
     with Context(context.model, replace(context.options, length=len(run.tokens))) as fresh:
         fresh.prefill(run.tokens[:prefilled])
         alone = _one_at_a_time(fresh, run.tokens).copy()
@@ -187,15 +187,9 @@ def _compare_draft(context: Context, run: _Run) -> _Comparison:
 
 
 def _one_at_a_time(context: Context, tokens: Int32Array) -> Float32Array:
-    """Logits after the whole text, a view."""
+    """Logits after the whole text, going on from what the cache holds of it; a view."""
     while context.length < len(tokens):
         logits: Float32Array = context.evaluate(tokens[context.length :][:1], 1)[0]
-    return logits
-
-
-def _next_logits(context: Context, tokens: Int32Array) -> Float32Array:
-    """Logits after the whole text, with what the cache holds of it; a copy."""
-    logits: Float32Array = context.evaluate(tokens[context.length :], 1)[0].copy()
     return logits
 
 

@@ -41,20 +41,20 @@ def expected_distribution(
 
     Args:
         logits: float32 (n_vocab,).
-        parameters: without bias, penalties and typical-p; temperature above 0.
+        parameters: with nothing else set; temperature above 0.
         slack: moves the thresholds of top-p and min-p, to see whether rounding decides.
 
     Raises:
         UsageError: the parameters ask for something else.
     """
-    if (
-        parameters.temperature <= 0.0
-        or parameters.typical_p < 1.0
-        or parameters.logit_bias
-        or parameters.repeat_penalty != 1.0
-        or parameters.frequency_penalty != 0.0
-        or parameters.presence_penalty != 0.0
-    ):
+    known = SamplingParameters(
+        temperature=parameters.temperature,
+        top_k=parameters.top_k,
+        top_p=parameters.top_p,
+        min_p=parameters.min_p,
+        seed=parameters.seed,
+    )
+    if parameters != known or parameters.temperature <= 0.0:
         raise UsageError("verification knows top-k, top-p, min-p and temperatures above 0 only")
     kept = np.argsort(-logits, kind="stable")
     if parameters.top_k > 0:

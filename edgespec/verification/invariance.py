@@ -61,12 +61,10 @@ def check_invariance(
     """
     largest = max(LARGEST_BATCH, k + 1)
     room = min(context.capacity, len(text)) - largest
-    context.clear()
     measured = []
     for depth in sorted({min(depth, room) for depth in depths}):
         progress(f"at {depth} tokens")
-        context.prefill(text[context.length : depth])
-        measured.append(_Depth(depth, _differences(context, text[depth : depth + largest])))
+        measured.append(_Depth(depth, _differences(context, text[: depth + largest], depth)))
     identical = min(depth.identical for depth in measured)
     return CheckResult(
         "invariance",
@@ -81,17 +79,20 @@ def check_invariance(
     )
 
 
-def _differences(context: Context, tokens: Int32Array) -> list[_Difference]:
-    """Batches of 1 to len(tokens) tokens against one token at a time; the cache stays as it is."""
-    start = context.length
+def _differences(context: Context, text: Int32Array, start: int) -> list[_Difference]:
+    """Batches of tokens behind the first `start` against the same tokens one at a time."""
+    tokens = text[start:]
+    context.clear()
+    context.prefill(text[:start])
     alone = np.empty((len(tokens), context.model.vocabulary.size), np.float32)
     for i in range(len(tokens)):
         alone[i] = context.evaluate(tokens[i : i + 1], 1)[0]
     differences = []
     for n in range(1, len(tokens) + 1):
         context.truncate(start)
+        # A cache that can only go back to a checkpoint may have gone further.
+        context.prefill(text[context.length : start])
         differences.append(_compare(n, context.evaluate(tokens[:n], n), alone))
-    context.truncate(start)
     return differences
 
 

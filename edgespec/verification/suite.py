@@ -144,10 +144,11 @@ class _Suite:
     def _cache(self, progress: Progress) -> CheckResult:
         """Without a drafter the target's cache is tried all the same, at the k asked for."""
         engine = self.engine
+        drafts = not isinstance(engine.drafter, NoDrafter)
         return check_cache(
             engine.target,
             engine.drafter,
-            engine.options.k,
+            engine.decoder.k if drafts else engine.options.k,
             self.prompts[0],
             self.effort.cycles,
             progress=progress,

@@ -37,7 +37,7 @@ def unfiltered(seed: int, **filters: Any) -> SamplingParameters:
     )
 
 
-def run(engine: Engine, prompt: Any, sampling: Any, count: int = 48, **options: Any) -> Any:
+def run(engine: Engine, prompt: Any, sampling: Any, count: int = 24, **options: Any) -> Any:
     stream = engine.generate(prompt, sampling, GenerationLimits(max_tokens=count), **options)
     assert stream.result.tokens
     return stream
@@ -75,15 +75,15 @@ def test_a_drafter_of_the_same_ids_accepts_as_much(
 
 
 @pytest.mark.parametrize("draft", ["renumbered", "reworded"])
-@pytest.mark.parametrize("k", [1, 3, 6])
+@pytest.mark.parametrize("k", [1, 5])
 def test_coupled_text_equals_plain_decoding(
     draft: str, k: int, foreign: dict[str, str], open_engine: Any, prompts: tuple[str, ...]
 ) -> None:
     engine = open_engine(draft=foreign[draft], k=k)
-    for index in (0, 18, 19):
+    for index in (0, 18):
         for sampling in (unfiltered(index), SamplingParameters(1.2, seed=1, repeat_penalty=1.3)):
-            expected = run(open_engine(), prompts[index], sampling, 32, accept="coupled")
-            got = run(engine, prompts[index], sampling, 32, accept="coupled")
+            expected = run(open_engine(), prompts[index], sampling, 20, accept="coupled")
+            got = run(engine, prompts[index], sampling, 20, accept="coupled")
             assert got.result.tokens == expected.result.tokens
 
 

@@ -138,4 +138,3 @@ def questions(model: Model) -> list[Prompt]:
 def reading(questions: list[Prompt]) -> np.ndarray:
     """A text of 400 tokens."""
     return np.resize(np.concatenate([prompt.tokens for prompt in questions]), 400)
-

@@ -61,7 +61,7 @@ def test_a_draft_whose_rollback_is_off_by_one_is_caught(
     with stale(damaged, options) as context:
         result = check_cache(target, make_drafter(context), 3, questions[0], CYCLES // 2)
     holds = {c["part"]: c["holds"] for c in result.figures["comparisons"]}
-    # The text stays right: a bad draft only costs time. That is why its cache has a part of its own.
+    # The text stays right and only comes later, which is why the draft's cache is looked at too.
     assert holds == {
         "target, scripted proposals": True,
         "target, drafted proposals": True,

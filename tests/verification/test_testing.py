@@ -79,6 +79,8 @@ def test_rounding_at_a_threshold_is_noticed() -> None:
 def test_only_known_filters_are_expected() -> None:
     with pytest.raises(UsageError, match="temperatures above 0"):
         expected_distribution(np.zeros(4, np.float32), SamplingParameters(temperature=0.0))
+    with pytest.raises(UsageError, match="knows top-k"):
+        expected_distribution(np.zeros(4, np.float32), SamplingParameters(repeat_penalty=1.1))
 
 
 def test_total_variation() -> None:
