@@ -76,6 +76,6 @@ def share_tokens(target: Vocabulary, draft: Vocabulary) -> SharedTokens:
     if shared.coverage < _LEAST_COVERAGE:
         raise PairingError(
             f"the draft does not fit: its tokenizer is another one, and only {shared}, where "
-            f"{_LEAST_COVERAGE:.0%} are needed: use a draft of the target's family, or --draft ngram"
+            f"{_LEAST_COVERAGE:.0%} are needed: take one of the target's family, or --draft ngram"
         )
     return shared

@@ -168,7 +168,7 @@ def measure_setting(context: Context, k: int) -> SettingFigures:
 
 def _measure(context: Context, k: int) -> SettingFigures:
     text = context.model.vocabulary.tokenize(_TEXT * 12)
-    depths = measure_invariance(context, text, _DEPTHS, k + 1)
+    depths = list(measure_invariance(context, text, _DEPTHS, k + 1))
     differences = [d for depth in depths for d in depth.differences]
     return SettingFigures(
         flash_attention=context.options.flash_attention,

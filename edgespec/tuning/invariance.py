@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +45,7 @@ class DepthInvariance(NamedTuple):
 
 def measure_invariance(
     context: Context, text: Int32Array, depths: Sequence[int], largest: int
-) -> list[DepthInvariance]:
+) -> Iterator[DepthInvariance]:
     """Compare batches of 1 to `largest` tokens with single tokens, behind several prefixes.
 
     Args:
@@ -53,15 +53,15 @@ def measure_invariance(
         text: int32, its tokens are the prefixes and what follows them.
         depths: lengths of the prefixes; shortened to what context and text allow.
         largest: tokens of the largest batch.
+
+    Yields: the figures of each depth, as they are known.
     """
     room = min(context.capacity, len(text)) - largest
     context.clear()
-    measured = []
     for depth in sorted({min(depth, room) for depth in depths}):
         _stand_at(context, text, depth)
-        measured.append(DepthInvariance(depth, _differences(context, text, depth, largest)))
+        yield DepthInvariance(depth, _differences(context, text, depth, largest))
     context.clear()
-    return measured
 
 
 def _differences(context: Context, text: Int32Array, depth: int, largest: int) -> list[Difference]:
@@ -73,7 +73,6 @@ def _differences(context: Context, text: Int32Array, depth: int, largest: int) -
     for n in range(1, largest + 1):
         _stand_at(context, text, depth)
         differences.append(_compare(n, context.evaluate(text[depth : depth + n], n), alone))
-    _stand_at(context, text, depth)
     return differences
 
 

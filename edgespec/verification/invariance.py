@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edgespec.backend import Context
-from edgespec.verification.distributions import softmax, total_variation
+from edgespec.tuning.invariance import DepthInvariance, measure_invariance
 from edgespec.verification.result import CheckResult, Progress, silent
 
 __all__ = ["LARGEST_BATCH", "check_invariance"]
@@ -17,28 +17,6 @@ __all__ = ["LARGEST_BATCH", "check_invariance"]
 LARGEST_BATCH = 16
 
 Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
-
-
-class _Difference(NamedTuple):
-    """Between rows of a batch of n tokens and the same rows computed alone; 0 if identical."""
-
-    n: int
-    logit: float
-    variation: float
-
-
-class _Depth(NamedTuple):
-    """Differences behind a prefix of so many tokens, by batch size 1, 2, ..."""
-
-    depth: int
-    differences: list[_Difference]
-
-    @property
-    def identical(self) -> int:
-        """The largest n up to which every batch is bit-identical."""
-        sizes = [d.n for d in self.differences if d.logit > 0.0]
-        return min(sizes) - 1 if sizes else self.differences[-1].n
 
 
 def check_invariance(
@@ -60,11 +38,10 @@ def check_invariance(
         progress: told each depth.
     """
     largest = max(LARGEST_BATCH, k + 1)
-    room = min(context.capacity, len(text)) - largest
     measured = []
-    for depth in sorted({min(depth, room) for depth in depths}):
-        progress(f"at {depth} tokens")
-        measured.append(_Depth(depth, _differences(context, text[: depth + largest], depth)))
+    for depth in measure_invariance(context, text, depths, largest):
+        progress(f"{depth.depth} tokens done")
+        measured.append(depth)
     identical = min(depth.identical for depth in measured)
     return CheckResult(
         "invariance",
@@ -79,34 +56,7 @@ def check_invariance(
     )
 
 
-def _differences(context: Context, text: Int32Array, start: int) -> list[_Difference]:
-    """Batches of tokens behind the first `start` against the same tokens one at a time."""
-    tokens = text[start:]
-    context.clear()
-    context.prefill(text[:start])
-    alone = np.empty((len(tokens), context.model.vocabulary.size), np.float32)
-    for i in range(len(tokens)):
-        alone[i] = context.evaluate(tokens[i : i + 1], 1)[0]
-    differences = []
-    for n in range(1, len(tokens) + 1):
-        context.truncate(start)
-        # A cache that can only go back to a checkpoint may have gone further.
-        context.prefill(text[context.length : start])
-        differences.append(_compare(n, context.evaluate(tokens[:n], n), alone))
-    return differences
-
-
-def _compare(n: int, batch: Float32Array, alone: Float32Array) -> _Difference:
-    logit = variation = 0.0
-    for row, expected in zip(batch, alone, strict=False):
-        if np.array_equal(row, expected):
-            continue
-        logit = max(logit, float(np.abs(row - expected).max()))
-        variation = max(variation, total_variation(softmax(row), softmax(expected)))
-    return _Difference(n, logit, variation)
-
-
-def _figures(depth: _Depth) -> dict[str, Any]:
+def _figures(depth: DepthInvariance) -> dict[str, Any]:
     return {
         "depth": depth.depth,
         "largest_identical_batch": depth.identical,
@@ -127,7 +77,7 @@ def _summary(identical: int, k: int, largest: int, depths: list[int]) -> str:
     )
 
 
-def _detail(depth: _Depth) -> str:
+def _detail(depth: DepthInvariance) -> str:
     worst = max(depth.differences, key=lambda d: d.variation)
     return (
         f"after {depth.depth} tokens: identical up to {depth.identical}; worst at n = {worst.n}, "

@@ -58,7 +58,7 @@ def test_greedy_text_equals_plain_decoding(
         cache = engine.drafter.context
         assert cache.native_length() == cache.length
     # The same model in other ids is right but for control tokens and half characters.
-    assert accepted / proposed > (0.95 if draft == "renumbered" else 0.3)
+    assert accepted / proposed > (0.95 if draft == "renumbered" else 0.15)
 
 
 def test_a_drafter_of_the_same_ids_accepts_as_much(
