@@ -15,7 +15,6 @@ import ctypes
 import json
 import platform
 import random
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -142,8 +141,19 @@ def peak_memory(path: str, threads: int, count: int) -> dict[str, int]:
 
 def run_alone(name: str, path: str, threads: int, count: int) -> None:
     SIDES[name](path, threads).generate(count)
-    scale = 1 if sys.platform == "darwin" else 1024
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)
+    print(peak_resident())
+
+
+def peak_resident() -> int:
+    """Largest resident size of this process, in bytes."""
+    try:
+        # On Linux getrusage starts from the parent's peak; this starts from nothing.
+        status = Path("/proc/self/status").read_text("ascii")
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    except (OSError, IndexError):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def ratio(samples: dict[str, dict[str, list[float]]], figure: str) -> dict[str, float]:
