@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from edgespec.backend.batch import Batch
 from edgespec.backend.cancellation import CancelFlag
 from edgespec.backend.checkpoints import Checkpoints
+from edgespec.backend.closing import Closing
 from edgespec.backend.interrupts import held_interrupts
 from edgespec.backend.model import Model
 from edgespec.backend.native import lib, recent_errors
@@ -56,7 +56,7 @@ class ContextOptions:
     checkpoints: int = 0
 
 
-class Context:
+class Context(Closing):
     """A KV cache and the means to extend it, cut it back, copy, save and restore it.
 
     The cache of sequence 0 holds `length` tokens; `evaluate` appends to it.
@@ -255,17 +255,6 @@ class Context:
         self._rows.clear()
         if pointer is not None:
             lib.llama_free(pointer)
-
-    def __enter__(self) -> Context:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _check(options: ContextOptions) -> None:

@@ -10,12 +10,12 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.backend.closing import Closing
 from edgespec.backend.native import initialize, lib
 from edgespec.backend.vocabulary import Vocabulary
 from edgespec.errors import GrammarError
@@ -31,7 +31,7 @@ _stderr_lock = threading.Lock()
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 
-class Grammar:
+class Grammar(Closing):
     """A grammar and its state after the text accepted so far. Close it, or use it in a `with`.
 
     Args:
@@ -90,17 +90,6 @@ class Grammar:
         sampler, self._sampler = self._sampler, None
         if sampler is not None:
             lib.llama_sampler_free(sampler)
-
-    def __enter__(self) -> Grammar:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def grammar_from_schema(schema: str) -> str:

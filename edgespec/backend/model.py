@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from edgespec.backend.capabilities import capabilities
+from edgespec.backend.closing import Closing
 from edgespec.backend.interrupts import held_interrupts
 from edgespec.backend.native import initialize, lib, recent_errors
 from edgespec.backend.vocabulary import Vocabulary
@@ -34,7 +34,7 @@ class ModelOptions:
     vocabulary_only: bool = False
 
 
-class Model:
+class Model(Closing):
     """Weights and vocabulary of one file. Close it, or use it as a context manager.
 
     Args:
@@ -119,17 +119,6 @@ class Model:
         pointer, self._pointer = self._pointer, None
         if pointer is not None:
             lib.llama_model_free(pointer)
-
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _load(path: Path, options: ModelOptions, progress: Callable[[float], None] | None) -> Any:

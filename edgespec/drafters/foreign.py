@@ -8,6 +8,7 @@ from edgespec.backend import Context, Vocabulary
 from edgespec.drafters.model import draft_token
 from edgespec.drafters.protocol import DETERMINISTIC, Float32Array, Int32Array, Proposal
 from edgespec.drafters.retokenized import RetokenizedText
+from edgespec.drafters.running import ContextDrafter
 from edgespec.drafters.shared_tokens import SharedTokens
 from edgespec.errors import NumericalError
 from edgespec.sampling.filters import make_workspace
@@ -17,7 +18,7 @@ from edgespec.speculation.settings import DrawSettings
 __all__ = ["ForeignDrafter"]
 
 
-class ForeignDrafter:
+class ForeignDrafter(ContextDrafter):
     """Drafts with a GGUF model whose vocabulary is not the target's.
 
     The draft reads the committed text in its own tokens. What it says of tokens that both
@@ -91,19 +92,6 @@ class ForeignDrafter:
     def rewind(self, length: int) -> None:
         """Drop the text behind the first `length` tokens of the target's."""
         self._text.rewind(length)
-
-    def cancel(self) -> None:
-        """Stop the draft's running evaluation."""
-        self.context.cancel()
-
-    def resume(self) -> None:
-        """Allow evaluations again."""
-        self.context.resume()
-
-    def close(self) -> None:
-        """Close the draft's context and its model."""
-        self.context.close()
-        self.context.model.close()
 
     def _follow(self, history: Int32Array, length: int) -> None:
         self._text.rewind(length)

@@ -6,6 +6,7 @@ import numpy as np
 
 from edgespec.backend import Context
 from edgespec.drafters.protocol import DETERMINISTIC, Float32Array, Int32Array, Proposal
+from edgespec.drafters.running import ContextDrafter
 from edgespec.errors import NumericalError
 from edgespec.sampling.filters import Workspace, distribution, make_workspace
 from edgespec.sampling.kernel import kernel
@@ -54,7 +55,7 @@ def draft_token(
     return draw_proposal(q, workspace.tokens, count, settings.rule, settings.seed, position)
 
 
-class ModelDrafter:
+class ModelDrafter(ContextDrafter):
     """Drafts with a GGUF model whose vocabulary is the target's.
 
     The draft's filters are the target's: what top-k and the like cut from p is not worth
@@ -127,16 +128,3 @@ class ModelDrafter:
     def rewind(self, length: int) -> None:
         """Roll the cache back to `length` tokens, if it holds more."""
         self.context.truncate(length)
-
-    def cancel(self) -> None:
-        """Stop the draft's running evaluation."""
-        self.context.cancel()
-
-    def resume(self) -> None:
-        """Allow evaluations again."""
-        self.context.resume()
-
-    def close(self) -> None:
-        """Close the draft's context and its model."""
-        self.context.close()
-        self.context.model.close()

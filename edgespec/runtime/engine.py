@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
 from edgespec.backend import Grammar
+from edgespec.backend.closing import Closing
 from edgespec.drafters import NoDrafter
 from edgespec.registry.progress import Progress, silent
 from edgespec.runtime.constraint import Constraint
@@ -32,7 +32,7 @@ __all__ = ["Engine"]
 _log = logging.getLogger("edgespec.engine")
 
 
-class Engine:
+class Engine(Closing):
     """Runs one target model, with one drafter, one generation at a time.
 
     Generations may be interleaved: each step continues the one it is asked for, evaluating again
@@ -216,14 +216,3 @@ class Engine:
         with self._lock:
             self._current = None
             self._resources.close()
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
