@@ -33,7 +33,7 @@ class ContextOptions:
     """How a context is opened; fixed for its life.
 
     Attributes:
-        length: tokens the KV cache holds; llama.cpp rounds it up.
+        length: tokens the KV cache may hold.
         threads: for single tokens and batches alike. One number for both, because a sum split
             over other threads may round differently.
         flash_attention: off by default: its single-token kernel splits the KV range over threads,
@@ -80,7 +80,7 @@ class Context(Closing):
         self._checkpoints = Checkpoints(
             self._pointer, options.checkpoints if self._recurrent else 0
         )
-        self.capacity = int(lib.llama_n_ctx_seq(self._pointer))
+        self.capacity = min(options.length, int(lib.llama_n_ctx_seq(self._pointer)))
         self._batch = Batch(max(options.batch, options.outputs))
         self._n_vocab = model.vocabulary.size
         self._rows: dict[tuple[int, int], Float32Array] = {}
@@ -270,8 +270,9 @@ def _check(options: ContextOptions) -> None:
 
 def _open(model: Model, options: ContextOptions, cancel: CancelFlag) -> Any:
     parameters = lib.llama_context_default_params()
-    parameters.n_ctx = options.length
     parameters.n_batch = parameters.n_ubatch = max(options.batch, options.outputs)
+    # llama.cpp cuts a batch to the context's length, and ends the process on a longer one.
+    parameters.n_ctx = max(options.length, parameters.n_batch)
     parameters.n_seq_max = options.sequences
     parameters.n_outputs_max = max(options.outputs, options.sequences)
     parameters.n_threads = parameters.n_threads_batch = options.threads

@@ -26,6 +26,10 @@ Int32Array = npt.NDArray[np.int32]
 
 _MAX_CHARACTERS = 1 << 18
 _MAX_DEPTH = 200
+_MAX_REPETITIONS = 2000
+_MAX_OPTIONAL = 1000
+_BOUNDS = r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}"
+_SCHEMA_COUNTS = r'"(?:min|max)(?:Length|Items)"\s*:\s*(\d+)'
 _OPAQUE = r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*'
 _stderr_lock = threading.Lock()
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
@@ -103,12 +107,17 @@ def grammar_from_schema(schema: str) -> str:
     from llama_cpp.llama_grammar import json_schema_to_gbnf
 
     try:
-        json.loads(schema)
+        parsed = json.loads(schema)
+        if not isinstance(parsed, dict):
+            raise GrammarError("the JSON schema has to be an object")
+        _check_repetitions(re.findall(_SCHEMA_COUNTS, schema))
         return str(json_schema_to_gbnf(schema))
     except json.JSONDecodeError as error:
         raise GrammarError(
             f"the JSON schema is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
         ) from None
+    except GrammarError:
+        raise
     except RecursionError:
         raise GrammarError("the JSON schema is nested too deeply") from None
     except Exception as error:  # the converter asserts, indexes and raises as it comes
@@ -123,6 +132,16 @@ def _compile(vocabulary: Vocabulary, text: str) -> Any:
         raise GrammarError("the grammar is empty, or no text: it has to define the rule root")
     if _depth(text) > _MAX_DEPTH:  # the native parser recurses until the stack is full
         raise GrammarError(f"the grammar nests parentheses more than {_MAX_DEPTH} deep")
+    plain = re.sub(_OPAQUE, "", text)
+    for least, most in re.findall(_BOUNDS, plain):
+        _check_repetitions([least, most])
+        if least and most and int(least) > int(most):
+            raise GrammarError(f"the grammar repeats from {least} to {most} times: turn them round")
+    optional = len(re.findall(r"[?*]", plain))
+    if optional > _MAX_OPTIONAL:
+        raise GrammarError(
+            f"the grammar has {optional} optional parts: {_MAX_OPTIONAL} are the most"
+        )
     with _captured_stderr() as complaint:
         sampler = lib.llama_sampler_init_grammar(
             vocabulary.pointer, text.encode("utf-8", "replace"), b"root"
@@ -130,6 +149,15 @@ def _compile(vocabulary: Vocabulary, text: str) -> Any:
     if not sampler:
         raise GrammarError(_located(text, complaint[0]))
     return sampler
+
+
+def _check_repetitions(counts: list[str]) -> None:
+    """Refuse what the native parser would expand until memory runs out."""
+    for count in counts:
+        if count and (len(count) > 9 or int(count) > _MAX_REPETITIONS):
+            raise GrammarError(
+                f"the grammar repeats something {count[:20]} times: {_MAX_REPETITIONS} are the most"
+            )
 
 
 def _depth(text: str) -> int:

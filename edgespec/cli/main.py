@@ -76,8 +76,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _prepare_streams() -> None:
     """Make closed streams empty ones, and text that the terminal's encoding lacks a `?`."""
-    if sys.stdin is None:
-        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -85,7 +86,9 @@ def _prepare_streams() -> None:
 
 def _run(words: list[str], debug: bool) -> int:
     try:
-        result: Any = cli.main(words, prog_name="edgespec", standalone_mode=False)
+        # Not `cli.main`: it answers Ctrl-C with an empty line.
+        with cli.make_context("edgespec", words) as context:
+            result: Any = cli.invoke(context)
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:

@@ -59,6 +59,8 @@ def pull(name: str) -> None:
 
     with pull_progress(name) as progress:
         model = resolve(name, progress=progress)
+    if model.entry is None and not name.startswith("hf:"):
+        raise UsageError(f"{name} is on this machine already: there is nothing to pull")
     click.echo(str(model.path))
 
 

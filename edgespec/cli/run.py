@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+_MOST_BYTES = 16 << 20
+
 
 @click.command()
 @engine_options
@@ -97,7 +99,7 @@ def _read_grammar(grammar: str | None, schema: str | None) -> str | None:
     if grammar is not None and schema is not None:
         raise UsageError("--grammar and --json-schema exclude each other")
     if schema is None:
-        return _read_file(grammar) if grammar else None
+        return None if grammar is None else _read_file(grammar)
     from edgespec.backend import grammar_from_schema
 
     return grammar_from_schema(_read_file(schema))
@@ -119,12 +121,16 @@ def _read_file(name: str) -> str:
     if name == "-":
         if sys.stdin.isatty():
             raise UsageError("no prompt: give -p TEXT, -f FILE, or text on standard input")
-        name, data = "standard input", sys.stdin.buffer.read()
+        name, data = "standard input", sys.stdin.buffer.read(_MOST_BYTES + 1)
     else:
         try:
-            data = Path(name).read_bytes()
-        except OSError as error:
-            raise UsageError(f"cannot read {name}: {error.strerror}") from None
+            with Path(name).open("rb") as file:
+                data = file.read(_MOST_BYTES + 1)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(f"cannot read {name or 'a file without a name'}: {reason}") from None
+    if len(data) > _MOST_BYTES:
+        raise UsageError(f"{name} has more than {_MOST_BYTES >> 20} MiB: give a shorter text")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

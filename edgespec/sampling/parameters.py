@@ -157,7 +157,7 @@ class SamplingParameters:
         if not all(self.dry_breakers):
             raise UsageError("a DRY breaker is empty: leave it out or give it a character")
         for token, bias in self.logit_bias.items():
-            if token < 0 or math.isnan(bias) or bias == math.inf:
+            if token < 0 or not (bias == -math.inf or abs(bias) <= _LARGEST):
                 raise UsageError(
                     f"logit bias of token {token} is {bias}: give a token id of 0 or more and a "
                     "number, or -inf to forbid the token"

@@ -151,6 +151,14 @@ def test_a_cancelled_context_refuses_until_resumed(model: Model, context: Contex
     assert context.evaluate(model.vocabulary.tokenize("sea"), 1).shape[0] == 1
 
 
+def test_a_context_shorter_than_a_batch_holds_no_more_than_it_says(model: Model) -> None:
+    with Context(model, ContextOptions(length=20, threads=2)) as context:
+        assert context.capacity == 20
+        context.prefill(np.ones(20, np.int32))
+        with pytest.raises(ContextFullError):
+            context.prefill(np.ones(1, np.int32))
+
+
 def test_closed_things_say_so(default_model: Path) -> None:
     model = Model(default_model)
     context = Context(model, ContextOptions(length=64))

@@ -106,6 +106,12 @@ def test_offline_use_of_what_is_there(edgespec: Any) -> None:
         (["-p", "x", "--repeat-penalty", "0"], "repeat-penalty"),
         (["-p", "x", "--logit-bias", "7"], "TOKEN=BIAS"),
         (["-p", "x", "--logit-bias", "999999=1"], "999999"),
+        (["-p", "x", "--logit-bias", "5=1e39"], "logit bias"),
+        (["-p", "x", "--grammar", ""], "cannot read"),
+        (["-f", "/dev/zero"], "MiB"),
+        (["-p", "x", "--grammar", "/dev/zero"], "MiB"),
+        (["-p", "hi", "--ctx", "1"], "--ctx"),
+        (["-p", "hi", "--ctx", "20"], "--ctx"),
         (["-p", "x", "--max-tokens", "0"], "max-tokens"),
         (["-p", "x", "--stop", ""], "stop string"),
         (["-p", "x", "--accept", "hopeful"], "one of"),
@@ -194,6 +200,21 @@ def test_a_read_only_cache_folder_costs_only_time(edgespec: Any, default_model: 
     done = edgespec("run", str(default_model), "-p", PROMPT, *GREEDY, env=environment)
     assert done.returncode == 0, done.stderr
     assert only_line(edgespec("run", "-p", "x", env=environment), 1)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_closed_streams(default_model: Path, closed: str) -> None:
+    command = f"{sys.executable} -m edgespec run -p hi --max-tokens 3 {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_context_shorter_than_a_batch(edgespec: Any) -> None:
+    done = edgespec("run", "-p", "hi", "--raw", "--ctx", "8", "--temperature", "0", "--json")
+    result = json.loads(done.stdout)
+    assert result["finish_reason"] in ("context", "stop")
+    assert result["prompt_tokens"] + len(result["tokens"]) <= 8
 
 
 def test_a_reader_that_goes_away(default_model: Path) -> None:

@@ -203,6 +203,10 @@ def test_interleaved_constrained_streams_keep_their_states(open_engine: Any) -> 
         ("x" * 300_000, "longer"),
         ("root ::= " + "(" * 100_000 + '"a"' + ")" * 100_000, "deep"),
         ("root ::= " + "(" * 100_000, "deep"),
+        ('root ::= "a"{5,2}', "turn them round"),
+        ('root ::= "a"{1000000000}', "2000"),
+        ('root ::= "a"{99999999999999999999,}', "2000"),
+        ("root ::= " + '"a"? ' * 3000, "optional"),
     ],
 )
 def test_grammars_that_do_not_compile(
@@ -220,6 +224,8 @@ def test_grammars_that_do_not_compile(
         ("{", "line 1"),
         ('{\n"type": }', "line 2"),
         ('{"type": "wish"}', "cannot be made"),
+        ("false", "object"),
+        ('{"type": "string", "minLength": 1000000000}', "2000"),
         ('{"$ref": "https://example.com/schema.json"}', "cannot be made"),
         ('{"a":' * 5000 + "1" + "}" * 5000, "deep|cannot"),
     ],
