@@ -14,6 +14,14 @@ import pytest
 from edgespec.errors import RegistryError
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled_kernels() -> None:
+    """Compile once, before a command would say on standard error that it does."""
+    from edgespec.runtime.warmup import warm_up
+
+    warm_up()
+
+
 @pytest.fixture(scope="session")
 def default_model() -> Path:
     """The registry's default model; pulled on first use."""

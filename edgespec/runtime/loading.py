@@ -145,8 +145,7 @@ def _choose(
     def measure(flash_attention: bool) -> SettingFigures:
         if progress is not None:
             progress("measuring exact settings", 0.5 if flash_attention else 0.0)
-        length = min(settings.length, _MEASURED_LENGTH)
-        tried = replace(settings, length=length, flash_attention=flash_attention)
+        tried = replace(settings, length=_MEASURED_LENGTH, flash_attention=flash_attention)
         with Context(model, tried) as context:
             return measure_setting(context, options.k)
 
