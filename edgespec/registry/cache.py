@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from platformdirs import user_cache_dir
 
 from edgespec.errors import RegistryError
+from edgespec.folders import cache_root
 
 __all__ = ["ModelCache", "Record", "default_cache", "sha256_of", "validator_path"]
 
@@ -42,8 +42,7 @@ class Record:
 
 def default_cache() -> ModelCache:
     """The user's cache; the environment variable EDGESPEC_CACHE replaces its folder."""
-    base = os.environ.get("EDGESPEC_CACHE") or user_cache_dir("edgespec")
-    return ModelCache(Path(base).expanduser() / "models")
+    return ModelCache(cache_root() / "models")
 
 
 def sha256_of(path: Path) -> str:

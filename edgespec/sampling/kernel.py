@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
-from platformdirs import user_cache_path
+
+from edgespec.folders import cache_root
 
 __all__ = ["cache_folder", "kernel", "native_callback"]
 
@@ -55,9 +56,7 @@ def cache_folder() -> Path | None:
     for room in _ROOMS:
         for source in sorted((package / room).glob("*.py")):
             digest.update(source.read_bytes())
-    root = os.environ.get("EDGESPEC_CACHE")
-    folder = Path(root) if root else user_cache_path("edgespec")
-    folder = folder / "kernels" / digest.hexdigest()[:16]
+    folder = cache_root() / "kernels" / digest.hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

@@ -10,9 +10,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_cache_path
-
 from edgespec.backend import capabilities
+from edgespec.folders import cache_root
 
 __all__ = ["load_measurement", "measurement_key", "store_measurement", "stored_choices"]
 
@@ -75,8 +74,7 @@ def stored_choices() -> list[dict[str, Any]]:
 
 
 def _folder() -> Path:
-    root = os.environ.get("EDGESPEC_CACHE")
-    return (Path(root) if root else user_cache_path("edgespec")) / "measurements"
+    return cache_root() / "measurements"
 
 
 def _path(key: str) -> Path:
