@@ -26,7 +26,6 @@ __all__ = [
 ]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-_DEFAULT_K = 3
 
 _SAMPLING_HELP = {
     "temperature": "0 takes the most likely token.",
@@ -54,7 +53,7 @@ _SAMPLING_HELP = {
 
 
 def engine_options(function: Function) -> Function:
-    """MODEL, --draft, --k, --ctx, --threads, --no-repack, --exact, --offline."""
+    """MODEL, --draft, --k, and how contexts are opened."""
     return _apply(
         function,
         click.argument("model", required=False),
@@ -70,7 +69,7 @@ def engine_options(function: Function) -> Function:
             default="auto",
             show_default=True,
             metavar="N|auto",
-            help="Proposals of a cycle.",
+            help="Proposals of a cycle; auto decides each time from what it costs here.",
         ),
         click.option(
             "--ctx",
@@ -78,8 +77,26 @@ def engine_options(function: Function) -> Function:
             metavar="TOKENS",
             help="Context length; without it the model's own, at most 4096.",
         ),
-        click.option("--threads", default=0, help="Without it one for each physical core."),
+        click.option(
+            "--threads",
+            default=0,
+            help="Without it what `edgespec tune` found, or one for each physical core.",
+        ),
         click.option("--no-repack", is_flag=True, help="Leave weights as the file has them."),
+        click.option(
+            "--flash-attention",
+            default="auto",
+            show_default=True,
+            metavar="auto|on|off",
+            help="auto: what is measured to be exact, or faster.",
+        ),
+        click.option(
+            "--kv-type",
+            default="f16",
+            show_default=True,
+            metavar="f16|f32|q8_0",
+            help="Of the target's cache; q8_0 is smaller and changes the text a little.",
+        ),
         click.option(
             "--exact",
             default="auto",
@@ -155,7 +172,9 @@ def make_engine_options(values: dict[str, Any]) -> EngineOptions:
         k=_block_length(values.pop("k")),
         context=values.pop("ctx"),
         threads=values.pop("threads"),
-        repack=not values.pop("no_repack"),
+        repack=False if values.pop("no_repack") else None,
+        flash_attention=_switch(values.pop("flash_attention")),
+        kv_type=values.pop("kv_type"),
         offline=values.pop("offline"),
         exact=values.pop("exact"),
     )
@@ -192,9 +211,16 @@ def _apply(function: Function, *decorators: Callable[[Any], Any]) -> Function:
     return function
 
 
-def _block_length(text: str) -> int:
+def _switch(text: str) -> bool | None:
+    try:
+        return {"auto": None, "on": True, "off": False}[text]
+    except KeyError:
+        raise UsageError(f"flash attention is {text!r}: it is auto, on or off") from None
+
+
+def _block_length(text: str) -> int | None:
     if text == "auto":
-        return _DEFAULT_K
+        return None
     try:
         return int(text)
     except ValueError:

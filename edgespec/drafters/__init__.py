@@ -1,20 +1,27 @@
 """Drafters: whatever proposes tokens cheaply, one file each, behind one small protocol."""
 
+from edgespec.drafters.allowance import Allowance, fixed_allowance
+from edgespec.drafters.composed import ComposedDrafter
 from edgespec.drafters.foreign import ForeignDrafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.ngram import NgramDrafter
 from edgespec.drafters.none import NoDrafter
+from edgespec.drafters.pace import Pace
 from edgespec.drafters.protocol import DETERMINISTIC, Drafter, Proposal
 from edgespec.drafters.shared_tokens import SharedTokens, share_tokens
 
 __all__ = [
     "DETERMINISTIC",
+    "Allowance",
+    "ComposedDrafter",
     "Drafter",
     "ForeignDrafter",
     "ModelDrafter",
     "NgramDrafter",
     "NoDrafter",
+    "Pace",
     "Proposal",
     "SharedTokens",
+    "fixed_allowance",
     "share_tokens",
 ]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 import numpy as np
 
 from edgespec.backend import Context, Vocabulary
+from edgespec.drafters.allowance import Allowance
 from edgespec.drafters.model import draft_token
+from edgespec.drafters.pace import Pace
 from edgespec.drafters.protocol import DETERMINISTIC, Float32Array, Int32Array, Proposal
 from edgespec.drafters.retokenized import RetokenizedText
 from edgespec.drafters.running import ContextDrafter
@@ -33,14 +37,21 @@ class ForeignDrafter(ContextDrafter):
         target: the target's vocabulary.
         shared: the tokens that both have.
         budget: the most tokens one `propose` may be asked for.
+        pace: decides how many are drafted.
     """
 
     name = "model"
 
     def __init__(
-        self, context: Context, target: Vocabulary, shared: SharedTokens, budget: int
+        self,
+        context: Context,
+        target: Vocabulary,
+        shared: SharedTokens,
+        budget: int,
+        pace: Pace,
     ) -> None:
         self.context = context
+        self.pace = pace
         self._target, self._shared = target, shared
         self._text = RetokenizedText(target, context.model.vocabulary)
         self._cached: list[int] = []  # the draft's tokens in its cache
@@ -55,35 +66,61 @@ class ForeignDrafter(ContextDrafter):
         """Take over the target's filters."""
         self._settings = settings
 
-    def propose(self, history: Int32Array, length: int, budget: int) -> Proposal:
-        """Draw up to `budget` tokens one after the other; none inside a character.
+    def rate(self, allowance: Allowance, length: int) -> float:
+        """Expected tokens by the second if it began a block behind `length` tokens."""
+        # What it has not read is known in the target's tokens only: about as many.
+        return self.pace.rate(allowance, max(0, length - 1 - self._text.length))
+
+    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
+        """Draw tokens one after the other, while that pays; none inside a character.
 
         Raises:
             CancelledError: `cancel` was called.
             NumericalError: the draft's logits are NaN or +inf.
         """
+        return self.extend(history, length, allowance, 0)
+
+    def extend(
+        self, history: Int32Array, length: int, allowance: Allowance, given: int
+    ) -> Proposal:
+        """As `propose`, behind `given` proposals that stand in the history, one-hot each."""
         assert self._settings is not None, "begin was not called"
+        if given:
+            return Proposal(given)  # they have not been read as text
         self._follow(history, length)
         tokens = self._text.tokens
-        budget = min(budget, self.context.capacity - len(tokens))
-        if budget <= 0 or not tokens or not self._text.whole:
-            return Proposal(0)
+        room = self.context.capacity - len(tokens)
+        usable = bool(tokens) and self._text.whole
+        limit = max(0, min(allowance.limit, room)) if usable else 0
+        self.pace.begin(allowance._replace(limit=limit), len(tokens) - 1 - self.context.length, 0)
         pending = tokens[self.context.length :]
-        for count in range(budget):
-            self._evaluate(pending)
-            token = draft_token(
-                self._logits,
-                history,
-                length + count,
-                self._settings,
-                self._q[count],
-                self._workspace,
-            )
+        count = 0
+        while self.pace.another():
+            token = self._draw(pending, history, length + count, count)
             if token < 0:
-                return self._proposal(count)  # a bias forbids all that the two share
+                break  # a bias forbids all that the two share
             history[length + count] = token
+            count += 1
             pending = [int(self._draft_token[token])]
-        return self._proposal(budget)
+        greedy = is_greedy(self._settings.arguments)
+        return Proposal(self.pace.size, DETERMINISTIC if greedy else self._q)
+
+    def _draw(self, pending: list[int], history: Int32Array, length: int, row: int) -> int:
+        """One token behind ``history[:length]``, its q left in a row of `_q`; -1 if none."""
+        assert self._settings is not None
+        started = perf_counter()
+        self._evaluate(pending)
+        self.pace.spent(len(pending), perf_counter() - started)
+        token, confidence = draft_token(
+            self._logits, history, length, self._settings, self._q[row], self._workspace
+        )
+        if token >= 0:
+            self.pace.add(confidence)
+        return token
+
+    def learn(self, accepted: int, judged: int) -> None:
+        """See which confidence was justified."""
+        self.pace.learn(accepted, judged)
 
     def commit(self, history: Int32Array, length: int) -> None:
         """Follow the committed text and cut the cache back to what still holds of it."""
@@ -115,8 +152,3 @@ class ForeignDrafter(ContextDrafter):
                 "the file may be damaged; use another --draft"
             )
         self._logits[self._shared.target] = logits[self._shared.draft]
-
-    def _proposal(self, count: int) -> Proposal:
-        assert self._settings is not None
-        greedy = is_greedy(self._settings.arguments)
-        return Proposal(count, DETERMINISTIC if greedy else self._q)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from time import perf_counter
+
 import numpy as np
 
 from edgespec.backend import Context
-from edgespec.drafters.protocol import DETERMINISTIC, Float32Array, Int32Array, Proposal
+from edgespec.drafters.allowance import Allowance
+from edgespec.drafters.pace import Pace
+from edgespec.drafters.protocol import Float32Array, Int32Array, Proposal
 from edgespec.drafters.running import ContextDrafter
 from edgespec.errors import NumericalError
 from edgespec.sampling.filters import Workspace, distribution, make_workspace
@@ -25,7 +30,7 @@ def draft_token(
     settings: DrawSettings,
     q: Float32Array,
     workspace: Workspace,
-) -> int:
+) -> tuple[int, float]:
     """One token drawn from the draft's filtered softmax, which is left in the row q.
 
     Args:
@@ -36,7 +41,9 @@ def draft_token(
         workspace: `Workspace` of n entries.
 
     Returns:
-        The token; -1 if the logits are broken or nothing is allowed.
+        The token, -1 if the logits are broken or nothing is allowed; and how sure the draft is:
+        the probability it expects of what it draws, the sum of q squared; if the filters
+        leave one token, its probability before them.
     """
     position = length + settings.stream_offset
     count = distribution(
@@ -51,8 +58,29 @@ def draft_token(
         current_mu(settings),
     )
     if count <= 0:
-        return -1
-    return draw_proposal(q, workspace.tokens, count, settings.rule, settings.seed, position)
+        return -1, 0.0
+    tokens = workspace.tokens
+    token = draw_proposal(q, tokens, count, settings.rule, settings.seed, position)
+    if count == 1:
+        return token, _share(logits, token)
+    return token, _collision(q, tokens, count)
+
+
+@kernel
+def _share(logits: Float32Array, token: int) -> float:
+    """This token's share of the softmax at temperature 1."""
+    total = 0.0
+    for logit in logits:
+        total += math.exp(logit - logits[token])
+    return 1.0 / max(total, 1.0)
+
+
+@kernel
+def _collision(q: Float32Array, tokens: Int32Array, count: int) -> float:
+    total = 0.0
+    for i in range(count):
+        total += q[tokens[i]] * q[tokens[i]]
+    return total
 
 
 class ModelDrafter(ContextDrafter):
@@ -67,14 +95,21 @@ class ModelDrafter(ContextDrafter):
         target_vocabulary: number of the target's tokens, the width of q.
         shared_vocabulary: the first so many tokens mean the same in both; the rest is padding.
         budget: the most tokens one `propose` may be asked for.
+        pace: decides how many are drafted.
     """
 
     name = "model"
 
     def __init__(
-        self, context: Context, target_vocabulary: int, shared_vocabulary: int, budget: int
+        self,
+        context: Context,
+        target_vocabulary: int,
+        shared_vocabulary: int,
+        budget: int,
+        pace: Pace,
     ) -> None:
         self.context = context
+        self.pace = pace
         self._shared = shared_vocabulary
         self._q: Float32Array = np.zeros((budget, target_vocabulary), np.float32)
         self._workspace = make_workspace(shared_vocabulary, context.capacity + budget)
@@ -90,36 +125,67 @@ class ModelDrafter(ContextDrafter):
             )
         )
 
-    def propose(self, history: Int32Array, length: int, budget: int) -> Proposal:
-        """Draw up to `budget` tokens one after the other.
+    def rate(self, allowance: Allowance, length: int) -> float:
+        """Expected tokens by the second if it began a block behind `length` tokens."""
+        return self.pace.rate(allowance, length - 1 - self.context.length)
+
+    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
+        """Draw tokens one after the other, while that pays.
 
         Raises:
             CancelledError: `cancel` was called.
             NumericalError: the draft's logits are NaN or +inf.
         """
+        return self.extend(history, length, allowance, 0)
+
+    def extend(
+        self, history: Int32Array, length: int, allowance: Allowance, given: int
+    ) -> Proposal:
+        """As `propose`, behind `given` proposals that stand in the history, one-hot each."""
         assert self._settings is not None, "begin was not called"
+        missing = length - 1 - self.context.length
+        self.pace.begin(allowance, missing, given)
+        # A padding token of the target's has no meaning in the draft: no way past it.
+        unread = history[self.context.length : length + given]
+        readable = int(unread.max(initial=0)) < self._shared
+        count = given
+        while readable and self.pace.another():
+            history[length + count] = self._draw(history, length + count, count)
+            count += 1
+        count = self.pace.size
+        if is_greedy(self._settings.arguments) or count == given:
+            return Proposal(count)
+        for i in range(given):
+            self._q[i] = 0.0
+            self._q[i, history[length + i]] = 1.0
+        return Proposal(count, self._q)
+
+    def _draw(self, history: Int32Array, length: int, row: int) -> int:
+        """One token behind ``history[:length]``, its q left in a row of `_q`."""
+        assert self._settings is not None
         pending = history[self.context.length : length]
-        if budget == 0 or pending.max(initial=0) >= self._shared:
-            # A padding token of the target's has no meaning in the draft: no way past it.
-            return Proposal(0)
-        for i in range(budget):
-            logits = self.context.evaluate(history[self.context.length : length + i], 1)
-            token = draft_token(
-                logits[0, : self._shared],
-                history,
-                length + i,
-                self._settings,
-                self._q[i, : self._shared],
-                self._workspace,
+        started = perf_counter()
+        logits = self.context.evaluate(pending, 1)
+        self.pace.spent(len(pending), perf_counter() - started)
+        token, confidence = draft_token(
+            logits[0, : self._shared],
+            history,
+            length,
+            self._settings,
+            self._q[row, : self._shared],
+            self._workspace,
+        )
+        if token < 0:
+            raise NumericalError(
+                f"the draft {self.context.model.path.name} produced NaN or infinite logits: "
+                "the file may be damaged; use another --draft"
             )
-            if token < 0:
-                raise NumericalError(
-                    f"the draft {self.context.model.path.name} produced NaN or infinite logits: "
-                    "the file may be damaged; use another --draft"
-                )
-            history[length + i] = token
-        greedy = is_greedy(self._settings.arguments)
-        return Proposal(budget, DETERMINISTIC if greedy else self._q)
+        self.pace.add(confidence)
+        return token
+
+    def learn(self, accepted: int, judged: int) -> None:
+        """See which confidence was justified."""
+        self.pace.learn(accepted, judged)
 
     def commit(self, history: Int32Array, length: int) -> None:
         """Roll the cache back to the accepted prefix; the last token is not in it yet."""

@@ -8,9 +8,12 @@ is known whether or not anything was proposed.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.drafters.allowance import Allowance, best_length
 from edgespec.drafters.automaton import SuffixAutomaton, extend, make_automaton, match, reset
 from edgespec.drafters.protocol import Int32Array, Proposal
 from edgespec.sampling.kernel import kernel
@@ -21,6 +24,7 @@ __all__ = ["NgramDrafter"]
 _LEVELS = 3  # match lengths considered: the longest suffix and two suffix links below it
 _LENGTHS = 17  # match lengths told apart; longer ones count as the last
 _PRIOR = 4.0  # weight of the prior, in observations
+_LEAST = 0.02  # credibility of a whole block below which no longer one is looked at
 _DECAY = 0.98  # of past observations, at each new one of the same length
 
 Float64Array = npt.NDArray[np.float64]
@@ -60,14 +64,12 @@ def _index(
 
 
 @kernel
-def _credibility(length: int, hits: Float64Array, trials: Float64Array) -> float:
-    """Posterior mean that a match of this length predicts the next token.
-
-    The prior mean length / (length + 2) says that a match of two tokens is right half the time.
-    """
+def _credibility(
+    length: int, prior: Float64Array, hits: Float64Array, trials: Float64Array
+) -> float:
+    """Posterior mean that a match of this length predicts the next token."""
     index = min(length, _LENGTHS - 1)
-    prior = index / (index + 2.0)
-    return float((hits[index] + _PRIOR * prior) / (trials[index] + _PRIOR))
+    return float((hits[index] + _PRIOR * prior[index]) / (trials[index] + _PRIOR))
 
 
 @kernel
@@ -75,30 +77,39 @@ def _propose(
     automaton: SuffixAutomaton,
     history: Int32Array,
     length: int,
-    budget: int,
-    threshold: float,
+    allowance: Allowance,
+    least: float,
+    prior: Float64Array,
     hits: Float64Array,
     trials: Float64Array,
 ) -> int:
-    """Copy the continuation of the most credible match behind the text; its length."""
+    """Copy the continuation of the most credible match behind the text; its length.
+
+    Ends where it is less credible than `least`; the rest is cut off that does not pay.
+    """
     best, matched, source = 0.0, 0, -1
     for level in range(_LEVELS):
         candidate, end = match(automaton, level)
         if candidate == 0:
             break
-        credibility = _credibility(candidate, hits, trials)
+        credibility = _credibility(candidate, prior, hits, trials)
         if credibility > best:
             best, matched, source = credibility, candidate, end
     count, credible = 0, 1.0
-    while count < budget and source >= 0:
+    while count < allowance.limit and source >= 0:
         # A match that was right once more is one token longer.
-        credible *= _credibility(matched + count, hits, trials)
-        if credible < threshold:
+        probability = _credibility(matched + count, prior, hits, trials)
+        credible *= probability
+        if credible < least:
             break
+        allowance.acceptance[count] = probability
         # Behind the end of the text stand the proposals themselves: repetition goes on.
         history[length + count] = history[source + 1 + count]
         count += 1
-    return count
+    if allowance.fixed:
+        return count
+    reached = Allowance(count, allowance.cycle_s, allowance.acceptance, False, allowance.spare_s)
+    return best_length(reached, count, count, 0.0, 0.0)[0]
 
 
 class NgramDrafter:
@@ -106,8 +117,9 @@ class NgramDrafter:
 
     Args:
         capacity: the longest history it will see, in tokens.
-        threshold: propose a token only while the probability that it is accepted together with
-            all before it is estimated at least this high.
+        threshold: when the number of proposals is fixed, propose a token only while the
+            probability that it is accepted together with all before it is estimated at least
+            this high. Otherwise costs decide.
     """
 
     name = "ngram"
@@ -118,22 +130,51 @@ class NgramDrafter:
         self._indexed = 0
         self._hits: Float64Array = np.zeros(_LENGTHS, np.float64)
         self._trials: Float64Array = np.zeros(_LENGTHS, np.float64)
+        # A match of two tokens is right half the time, until experience says otherwise.
+        length = np.arange(_LENGTHS, dtype=np.float64)
+        self._prior: Float64Array = length / (length + 2.0)
 
     def begin(self, settings: DrawSettings) -> None:
         """Proposals do not depend on the filters."""
 
-    def propose(self, history: Int32Array, length: int, budget: int) -> Proposal:
-        """Up to `budget` tokens that followed an earlier occurrence of the text's end."""
+    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
+        """Tokens that followed an earlier occurrence of the text's end."""
         self.commit(history, length)
+        least = self._threshold if allowance.fixed else _LEAST
         count = _propose(
-            self._automaton, history, length, budget, self._threshold, self._hits, self._trials
+            self._automaton,
+            history,
+            length,
+            allowance,
+            least,
+            self._prior,
+            self._hits,
+            self._trials,
         )
         return Proposal(count)
+
+    def learn(self, accepted: int, judged: int) -> None:
+        """Every committed token is a lesson; see `commit`."""
 
     def commit(self, history: Int32Array, length: int) -> None:
         """Index what is new."""
         _index(self._automaton, history, self._indexed, length, self._hits, self._trials)
         self._indexed = length
+
+    def experience(self) -> dict[str, list[float]]:
+        """Recent hits and trials by match length."""
+        return {"hits": self._hits.round(3).tolist(), "trials": self._trials.round(3).tolist()}
+
+    def trust(self, experience: Any) -> None:
+        """Start new texts from what `experience` found in earlier ones."""
+        try:
+            hits = np.array(experience["hits"], np.float64)
+            trials = np.array(experience["trials"], np.float64)
+        except (KeyError, TypeError, ValueError):
+            return
+        sane = hits.shape == trials.shape == self._prior.shape
+        if sane and bool((hits >= 0).all() and (hits <= trials).all() and trials.max() < 1e9):
+            self._prior = (hits + _PRIOR * self._prior) / (trials + _PRIOR)
 
     def rewind(self, length: int) -> None:
         """Start over: an automaton cannot be cut back, and indexing is fast."""

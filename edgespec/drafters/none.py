@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edgespec.drafters.allowance import Allowance
 from edgespec.drafters.protocol import Int32Array, Proposal
 from edgespec.speculation.settings import DrawSettings
 
@@ -16,9 +17,12 @@ class NoDrafter:
     def begin(self, settings: DrawSettings) -> None:
         """Nothing to set up."""
 
-    def propose(self, history: Int32Array, length: int, budget: int) -> Proposal:
+    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
         """Always empty."""
         return Proposal(0)
+
+    def learn(self, accepted: int, judged: int) -> None:
+        """Nothing was proposed."""
 
     def commit(self, history: Int32Array, length: int) -> None:
         """Nothing to keep."""

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.drafters.allowance import Allowance
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["DETERMINISTIC", "Drafter", "Proposal"]
@@ -43,8 +44,15 @@ class Drafter(Protocol):
     def begin(self, settings: DrawSettings) -> None:
         """A generation starts: its filters, rule and seed."""
 
-    def propose(self, history: Int32Array, length: int, budget: int) -> Proposal:
-        """Write up to `budget` tokens to ``history[length:]`` and say how they were drawn."""
+    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
+        """Write tokens to ``history[length:]`` and say how they were drawn.
+
+        As many as are worth their cost by the allowance. What decides that may depend on what is
+        committed and on q, never on the tokens drawn from it.
+        """
+
+    def learn(self, accepted: int, judged: int) -> None:
+        """Of the last proposals so many were accepted, of so many that the target judged."""
 
     def commit(self, history: Int32Array, length: int) -> None:
         """``history[:length]`` is committed; all but its last token stood there in `propose`."""

@@ -23,6 +23,7 @@ from edgespec.runtime.statistics import Statistics
 from edgespec.sampling.filters import make_workspace
 from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED, verify_chain
 from edgespec.speculation.settings import DrawSettings
+from edgespec.tuning.controller import FixedPolicy, Policy, Spent
 
 _log = logging.getLogger("edgespec.decoder")
 
@@ -55,9 +56,13 @@ class Decoder:
         target: an open context; not closed here.
         drafter: proposes; not closed here.
         k: the most proposals of a cycle, 0 or more.
+        policy: bounds what each cycle proposes; without it k wherever the drafter has as many.
     """
 
-    def __init__(self, target: Context, drafter: Drafter, k: int) -> None:
+    def __init__(
+        self, target: Context, drafter: Drafter, k: int, policy: Policy | None = None
+    ) -> None:
+        self.policy = policy or FixedPolicy(k)
         self.target = target
         self.drafter = drafter
         self.k = k
@@ -123,7 +128,8 @@ class Decoder:
         clock = [perf_counter()]
         try:
             budget = max(0, min(self.k, limit - 1, self.room - 1))
-            count, q = self.drafter.propose(self.history, self.length, budget)
+            allowance = self.policy.allowance(self.target.length, budget)
+            count, q = self.drafter.propose(self.history, self.length, allowance)
             clock.append(perf_counter())
             checked = self._check_proposals(count)
             count = min(count, checked + 1)
@@ -137,9 +143,15 @@ class Decoder:
         except BaseException:
             self._commit(self.length)
             raise
+        self.drafter.learn(accepted, count)
+        depth, evaluated = self.target.length - len(pending), len(pending)
         cycle = self._emit(count, accepted)
         clock.append(perf_counter())
         self._count(count, accepted, clock)
+        spent = Spent(
+            depth, evaluated, count, accepted + 1, clock[1] - clock[0], clock[2] - clock[1]
+        )
+        self.policy.observe(spent)
         return cycle
 
     def keep(self, length: int) -> None:

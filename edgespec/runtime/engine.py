@@ -18,7 +18,14 @@ from edgespec.drafters import NoDrafter
 from edgespec.registry.progress import Progress, silent
 from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.decoder import Cycle, Decoder
-from edgespec.runtime.loading import LoadProgress, make_plan, open_drafter, open_target
+from edgespec.runtime.learning import remember
+from edgespec.runtime.loading import (
+    LoadProgress,
+    make_plan,
+    make_policy,
+    open_drafter,
+    open_target,
+)
 from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.stream import GenerationLimits, Stream
 from edgespec.sampling.breakers import breaker_table
@@ -26,6 +33,7 @@ from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import draw_settings
 from edgespec.templates import ChatTemplate
 from edgespec.tuning.exactness import remember_choice
+from edgespec.tuning.profile import load_profile
 
 __all__ = ["Engine"]
 
@@ -70,20 +78,27 @@ class Engine(Closing):
         self.model_name = plan.target.name
         self.notice: str | None = plan.notice
         with ExitStack() as stack:
-            self.target, self.exactness = open_target(plan, self.options, progress, stack)
+            self.profile = load_profile(plan.target.path)
+            self.target, self.exactness = open_target(
+                plan, self.options, self.profile, progress, stack
+            )
             self.vocabulary = self.target.model.vocabulary
             self._breaker_tables: dict[tuple[str, ...], npt.NDArray[np.int32]] = {}
-            if plan.drafter != "none" and self.options.k and not self.target.can_truncate():
+            if plan.drafter != "none" and self.options.most and not self.target.can_truncate():
                 plan = replace(plan, drafter="none", draft=None, shared=None)
                 self.notice = (
                     f"the cache of a {plan.header.architecture} model cannot be rolled back: "
                     "decoding without speculation"
                 )
-            self.drafter = open_drafter(plan, self.target, self.options, progress, stack)
+            self.drafter = open_drafter(
+                plan, self.target, self.options, self.profile, progress, stack
+            )
             self.drafter_name = plan.drafter_name
             speculative = not isinstance(self.drafter, NoDrafter)
-            k = min(self.options.k, self.exactness.largest_k) if speculative else 0
-            self.decoder = Decoder(self.target, self.drafter, k)
+            k = self.exactness.largest_k if speculative else 0
+            self.policy = make_policy(self.options, self.exactness, self.profile)
+            self.decoder = Decoder(self.target, self.drafter, k, self.policy)
+            self._plan, self._used = plan, False
             remember_choice(self.model_name, self.exactness)
             self._resources = stack.pop_all()
 
@@ -153,8 +168,11 @@ class Engine(Closing):
                 raise
 
     def retract(self, stream: Stream) -> None:
-        """Cut the caches back to what the stream kept of its last cycle."""
+        """The stream has ended: cut the caches back to what it kept of its last cycle."""
         with self._lock:
+            self._used = True
+            unread = stream.prompt_tokens - stream.statistics.reused_tokens
+            self.profile.usage.add(max(0, unread), len(stream.emitted))
             if self._current is stream:
                 self.decoder.keep(len(stream.sequence))
 
@@ -215,4 +233,7 @@ class Engine(Closing):
         """Free the models. Waits for a running cycle."""
         with self._lock:
             self._current = None
+            if self._used and self.options.k is None:
+                remember(self._plan, self.exactness, self.policy, self.drafter, self.profile.usage)
+            self._used = False
             self._resources.close()

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions
 from edgespec.drafters import (
+    ComposedDrafter,
     Drafter,
     ForeignDrafter,
     ModelDrafter,
     NgramDrafter,
     NoDrafter,
+    Pace,
     SharedTokens,
     share_tokens,
 )
@@ -24,15 +26,30 @@ from edgespec.registry.progress import Progress, silent
 from edgespec.registry.resolve import ResolvedModel, resolve
 from edgespec.runtime.memory import MemoryEstimate, estimate, require
 from edgespec.runtime.options import EngineOptions
+from edgespec.runtime.warmup import warm_up
+from edgespec.tuning.controller import AdaptivePolicy, FixedPolicy, Policy
+from edgespec.tuning.cost import measure_draft
 from edgespec.tuning.exactness import (
     PLAIN,
     Exactness,
-    SettingFigures,
     choose_exactness,
+    exactness_of,
+    load_setting,
     measure_setting,
 )
+from edgespec.tuning.measure import GLANCE, QUICK, Effort, SettingFigures
+from edgespec.tuning.profile import Profile
 
-__all__ = ["LoadProgress", "Plan", "make_plan", "open_drafter", "open_target", "pair_vocabularies"]
+__all__ = [
+    "LoadProgress",
+    "Plan",
+    "make_plan",
+    "make_policy",
+    "open_drafter",
+    "open_target",
+    "pair_vocabularies",
+    "with_best",
+]
 
 LoadProgress = Callable[[str, float], None]
 """Called with what is being done ("loading smollm2-135m") and the done fraction, 0 to 1."""
@@ -115,25 +132,50 @@ def pair_vocabularies(
 
 
 def open_target(
-    plan: Plan, options: EngineOptions, progress: LoadProgress | None, stack: ExitStack
+    plan: Plan,
+    options: EngineOptions,
+    profile: Profile,
+    progress: LoadProgress | None,
+    stack: ExitStack,
 ) -> tuple[Context, Exactness]:
     """Load the target and open its context, both closed by the stack, in the settings chosen.
 
     Settings are measured the first time that they are wanted.
     """
+    options = with_best(options, profile)
     model = stack.enter_context(_load(plan.target, options, progress))
-    speculative = options.k > 0 and plan.drafter != "none"
+    speculative = options.most > 0 and plan.drafter != "none"
     settings = ContextOptions(
         length=options.context_for(model.context_length),
         threads=options.thread_count,
+        flash_attention=bool(options.flash_attention) or options.kv_type == "q8_0",
         batch=_BATCH,
-        outputs=options.k + 1,
+        outputs=options.most + 1,
+        kv_type=options.kv_type,
         # The last block is all that is ever taken back.
         checkpoints=int(speculative),
     )
-    exactness = _choose(model, settings, options, progress) if speculative else PLAIN
-    settings = replace(settings, flash_attention=exactness.flash_attention)
+    exactness = PLAIN
+    if speculative:
+        exactness = _choose(model, settings, options, progress)
+        settings = replace(settings, flash_attention=exactness.flash_attention)
     return stack.enter_context(Context(model, settings)), exactness
+
+
+def with_best(options: EngineOptions, profile: Profile) -> EngineOptions:
+    """What the user left open is opened as `edgespec tune` found best."""
+    best = profile.best
+    if best is None:
+        return options
+    flash = options.flash_attention
+    if flash is None and options.exact == "auto" and options.kv_type != "q8_0":
+        flash = best.flash_attention
+    return replace(
+        options,
+        threads=options.threads or best.threads,
+        repack=best.repack if options.repack is None else options.repack,
+        flash_attention=flash,
+    )
 
 
 def _choose(
@@ -142,65 +184,107 @@ def _choose(
     options: EngineOptions,
     progress: LoadProgress | None,
 ) -> Exactness:
-    def measure(flash_attention: bool) -> SettingFigures:
-        if progress is not None:
-            progress("measuring exact settings", 0.5 if flash_attention else 0.0)
-        tried = replace(settings, length=_MEASURED_LENGTH, flash_attention=flash_attention)
-        with Context(model, tried) as context:
-            return measure_setting(context, options.k)
+    adaptive = options.k is None
+    needed = QUICK.needed if adaptive else options.most + 1
 
-    chosen = choose_exactness(
-        options.exact, options.k, lambda: measure(False), lambda: measure(True)
-    )
+    def measure(flash_attention: bool, effort: Effort = QUICK) -> SettingFigures:
+        effort = effort._replace(needed=needed, largest=max(effort.largest, needed))
+        if progress is not None:
+            progress("measuring this machine", 0.5 if flash_attention else 0.0)
+        tried = replace(
+            settings,
+            length=_MEASURED_LENGTH,
+            flash_attention=flash_attention,
+            outputs=effort.largest,
+        )
+        with Context(model, tried) as context:
+            if load_setting(context) is None:
+                warm_up()  # a compiler at work beside it would be measured too
+            return measure_setting(context, effort)
+
+    if options.flash_attention is not None or options.kv_type == "q8_0":
+        chosen = exactness_of(options.exact, options.most, measure(settings.flash_attention))
+    else:
+        chosen = choose_exactness(
+            options.exact,
+            options.most,
+            lambda: measure(False),
+            lambda: measure(True, GLANCE),
+            adaptive=adaptive,
+        )
     if progress is not None:
-        progress("measuring exact settings", 1.0)
+        progress("measuring this machine", 1.0)
     return chosen
+
+
+def make_policy(options: EngineOptions, exactness: Exactness, profile: Profile) -> Policy:
+    """What bounds each cycle: the user's k, or measured costs."""
+    k = exactness.largest_k
+    if options.k is not None or exactness.setting is None:
+        return FixedPolicy(k)
+    costs = exactness.setting.cost_table(k + 1)
+    learned = profile.shapes.get(exactness.setting.name)
+    if learned is not None and len(learned) == len(costs.shape):
+        costs.shape[:] = learned
+    return AdaptivePolicy(costs, k)
 
 
 def open_drafter(
     plan: Plan,
     target: Context,
     options: EngineOptions,
+    profile: Profile,
     progress: LoadProgress | None,
     stack: ExitStack,
 ) -> Drafter:
-    """Open the planned drafter; the stack closes it."""
-    drafter: Drafter
+    """Open the planned drafter; the stack closes it.
+
+    A model drafts alone when the number of its proposals is fixed, and beside prompt lookup
+    where costs decide.
+    """
+    drafter: Drafter = NoDrafter()
+    if plan.drafter in ("model", "ngram"):
+        drafter = ngram = NgramDrafter(target.capacity)
+        ngram.trust(profile.ngram)
     if plan.drafter == "model":
-        drafter = _open_model_drafter(plan, target, options, progress)
-    elif plan.drafter == "ngram":
-        drafter = NgramDrafter(target.capacity)
-    else:
-        drafter = NoDrafter()
+        model = _open_model_drafter(plan, target, options, profile, progress)
+        drafter = ComposedDrafter(ngram, model) if options.k is None else model
     stack.callback(drafter.close)
     return drafter
 
 
 def _open_model_drafter(
-    plan: Plan, target: Context, options: EngineOptions, progress: LoadProgress | None
-) -> Drafter:
+    plan: Plan,
+    target: Context,
+    options: EngineOptions,
+    profile: Profile,
+    progress: LoadProgress | None,
+) -> ModelDrafter | ForeignDrafter:
     assert plan.draft is not None
-    budget = max(1, options.k)
+    budget = max(1, options.most)
+    learned = profile.draft(plan.draft.path)
     with ExitStack() as undo:
         model = undo.enter_context(_load(plan.draft, options, progress))
         context = Context(
             model,
             ContextOptions(
                 length=target.capacity,
-                threads=options.thread_count,
+                threads=options.threads or learned.get("threads") or options.thread_count,
                 batch=_BATCH,
                 outputs=1,
                 checkpoints=budget,
             ),
         )
+        pace = Pace(*measure_draft(context), budget)
+        pace.restore(learned)
         vocabulary = target.model.vocabulary
-        drafter: Drafter
+        drafter: ModelDrafter | ForeignDrafter
         if plan.shared is not None:
-            drafter = ForeignDrafter(context, vocabulary, plan.shared, budget)
+            drafter = ForeignDrafter(context, vocabulary, plan.shared, budget, pace)
         else:
             assert plan.pairing is not None
             shared = plan.pairing.shared_vocabulary
-            drafter = ModelDrafter(context, vocabulary.size, shared, budget)
+            drafter = ModelDrafter(context, vocabulary.size, shared, budget, pace)
         undo.pop_all()
     return drafter
 
@@ -210,7 +294,7 @@ def _load(found: ResolvedModel, options: EngineOptions, progress: LoadProgress |
         if progress is not None:
             progress(f"loading {found.name}", fraction)
 
-    return Model(found.path, ModelOptions(repack=options.repack), progress=report)
+    return Model(found.path, ModelOptions(repack=options.repack is not False), progress=report)
 
 
 def _require_memory(plan: Plan, options: EngineOptions) -> None:
@@ -223,10 +307,10 @@ def _require_memory(plan: Plan, options: EngineOptions) -> None:
             batch=_BATCH,
             outputs=outputs,
             flash_attention=False,
-            repack=options.repack,
+            repack=options.repack is not False,
         )
 
-    demands = {plan.target.name: demand(plan.header, options.k + 1)}
+    demands = {plan.target.name: demand(plan.header, options.most + 1)}
     if plan.draft is not None and plan.draft_header is not None:
         demands[f"draft {plan.draft.name}"] = demand(plan.draft_header, 1)
     require(demands, length)

@@ -16,6 +16,11 @@ EXACTNESS_MODES = ("auto", "bitwise", "distribution")
 MAX_BLOCK = 32
 """The longest block of proposals, in tokens."""
 
+ADAPTIVE_BLOCK = 15
+"""The longest block of proposals where costs decide."""
+
+KV_TYPES = ("f16", "f32", "q8_0")
+
 _DEFAULT_CONTEXT = 4096
 
 
@@ -25,29 +30,36 @@ class EngineOptions:
 
     Attributes:
         draft: "auto", "none", "ngram", or a model: a path, a registry name, an hf: reference.
-        k: proposals of a cycle, 0 to `MAX_BLOCK`.
+        k: proposals of a cycle, 0 to `MAX_BLOCK`; None lets every cycle decide from measured
+            costs whether and how much to propose.
         context: tokens the caches hold; 0 is the model's own length, but at most 4096.
-        threads: 0 is one for each physical core this process may use.
-        repack: let llama.cpp rearrange weights for this processor.
+        threads: 0 is what `edgespec tune` found best, without that one for each physical core
+            this process may use.
+        repack: let llama.cpp rearrange weights for this processor; None as `threads`, else yes.
+        flash_attention: None as `threads`, else what `exact` allows and is faster.
+        kv_type: of the keys and values in the target's cache: "f16", "f32", or "q8_0", which
+            needs flash attention and changes what the model says a little.
         offline: never download anything.
         exact: "bitwise" uses only settings and block lengths that were measured to give the
             logits of plain decoding bit for bit; "distribution" may use faster ones; "auto" is
-            bitwise wherever that costs less than 5%.
+            bitwise where this build can be, unless `edgespec tune` found that it costs over 5%.
 
     Raises:
         UsageError: a value is out of range.
     """
 
     draft: str = "auto"
-    k: int = 3
+    k: int | None = None
     context: int = 0
     threads: int = 0
-    repack: bool = True
+    repack: bool | None = None
+    flash_attention: bool | None = None
+    kv_type: str = "f16"
     offline: bool = False
     exact: str = "auto"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.k <= MAX_BLOCK:
+        if self.k is not None and not 0 <= self.k <= MAX_BLOCK:
             raise UsageError(f"k is {self.k}: it has to be between 0 and {MAX_BLOCK}")
         if self.context < 0:
             raise UsageError(f"context is {self.context}: it has to be 0 (automatic) or more")
@@ -55,12 +67,21 @@ class EngineOptions:
             raise UsageError(f"threads is {self.threads}: it has to be between 0 and 512")
         if self.exact not in EXACTNESS_MODES:
             raise UsageError(f"exact is {self.exact!r}: it is one of {', '.join(EXACTNESS_MODES)}")
+        if self.kv_type not in KV_TYPES:
+            raise UsageError(f"KV type is {self.kv_type!r}: it is one of {', '.join(KV_TYPES)}")
+        if self.kv_type == "q8_0" and self.flash_attention is False:
+            raise UsageError("a q8_0 KV cache needs flash attention")
         if not self.draft:
             raise UsageError("the draft's name is empty: use auto, none, ngram, or a model")
 
     def context_for(self, trained: int) -> int:
         """Tokens to open a context with, for a model trained on `trained`."""
         return self.context or min(trained, _DEFAULT_CONTEXT)
+
+    @property
+    def most(self) -> int:
+        """The longest block that may be proposed."""
+        return ADAPTIVE_BLOCK if self.k is None else self.k
 
     @property
     def thread_count(self) -> int:

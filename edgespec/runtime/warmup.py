@@ -7,17 +7,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgespec.drafters import ngram
+from edgespec.drafters import Pace, ngram
 from edgespec.drafters.model import draft_token
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain
 from edgespec.speculation.settings import draw_settings
+from edgespec.tuning.controller import AdaptivePolicy, Spent
+from edgespec.tuning.costs import make_cost_table
 
 __all__ = ["warm_up"]
 
 _NOTICE_AFTER_S = 1.0
 _VOCABULARY = 8
+_running = threading.Lock()
 
 
 def warm_up(notice: Callable[[], None] | None = None) -> None:
@@ -25,12 +28,15 @@ def warm_up(notice: Callable[[], None] | None = None) -> None:
 
     Args:
         notice: called (from another thread) if it takes longer than loading them would.
+
+    A second caller waits for the first.
     """
     timer = threading.Timer(_NOTICE_AFTER_S, notice or (lambda: None))
     timer.daemon = True
     timer.start()
     try:
-        _run_kernels()
+        with _running:
+            _run_kernels()
     finally:
         timer.cancel()
 
@@ -45,4 +51,11 @@ def _run_kernels() -> None:
     verify_chain(logits, history, 1, 1, q, settings, p, workspace, out)
     drafter = ngram.NgramDrafter(8)
     drafter.commit(history, 4)
-    drafter.propose(history, 4, 1)
+    policy = AdaptivePolicy(make_cost_table([1.0], [1], [[1.0]], [0.0], 2), 1)
+    drafter.propose(history, 4, policy.allowance(4, 1))
+    policy.observe(Spent(4, 1, 0, 1, 0.0, 1.0))
+    pace = Pace(1.0, 1.0, 1)
+    pace.begin(policy.allowance(4, 1), 0, 0)
+    pace.another()
+    pace.add(1.0)
+    pace.learn(1, 1)

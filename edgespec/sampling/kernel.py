@@ -21,7 +21,7 @@ from edgespec.folders import cache_root
 
 __all__ = ["cache_folder", "kernel", "native_callback"]
 
-_ROOMS = ("sampling", "speculation", "drafters", "backend")
+_ROOMS = ("sampling", "speculation", "drafters", "tuning", "backend")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -3,59 +3,35 @@
 ``bitwise`` settings evaluate batches without flash attention and are measured: a block never
 holds more tokens than were bit-identical to single ones on this machine. ``distribution`` may
 turn flash attention on; logits then differ in their last bits, and the difference is reported.
+``auto`` is bitwise where this build can be, unless `edgespec tune` found that it costs too much.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from time import perf_counter
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from edgespec.backend import Context
-from edgespec.tuning.invariance import measure_invariance
+from edgespec.tuning.measure import QUICK, Effort, SettingFigures, measure_context
 from edgespec.tuning.store import load_measurement, measurement_key, store_measurement
 
 __all__ = [
     "PLAIN",
     "Exactness",
-    "SettingFigures",
     "choose_exactness",
+    "exactness_of",
+    "load_setting",
     "measure_setting",
+    "relative_cost",
     "remember_choice",
+    "store_setting",
 ]
 
-AFFORDABLE = 1.05
-"""What bit-identity may cost before ``auto`` gives it up: the ratio of the times of a block."""
-
-_DEPTHS = (40, 320)  # below and above the 256 tokens up to which flash attention rounds alike
-_REPETITIONS = 5
-_TEXT = (
-    "The ferry leaves at six, whatever the weather. In 1913 the old pier burned down; nobody knew "
-    "why. for i in range(10): print(i * i) - a list: salt, rope, tar, 14 nails. "
-)
-
-
-@dataclass(frozen=True)
-class SettingFigures:
-    """One way to open a context, measured.
-
-    Attributes:
-        flash_attention: whether it is on.
-        identical: the largest batch that is bit-identical to single tokens, in tokens.
-        logit_difference, total_variation: the largest, over all batches that were measured.
-        block_s: seconds that a batch of k + 1 tokens takes at some 320 tokens of context.
-    """
-
-    flash_attention: bool
-    identical: int
-    logit_difference: float
-    total_variation: float
-    block_s: float
+_TYPICAL_BLOCK = 4
+"""Tokens of the batch whose times are compared."""
 
 
 @dataclass(frozen=True)
@@ -81,17 +57,25 @@ class Exactness:
 
     def as_json(self) -> dict[str, Any]:
         """The ``exactness`` object of ``edgespec run --json``."""
-        figures = asdict(self.setting) if self.setting else {}
-        figures.pop("block_s", None)
-        return {"mode": self.mode, "reason": self.reason, **figures}
+        report: dict[str, Any] = {"mode": self.mode, "reason": self.reason}
+        if self.setting is not None:
+            report |= {name: getattr(self.setting, name) for name in _REPORTED}
+        return report
 
+
+_REPORTED = ("flash_attention", "identical", "logit_difference", "total_variation")
 
 PLAIN = Exactness("bitwise", None, 0, "nothing is speculated")
 """What holds without speculation: plain decoding is what everything is compared with."""
 
 
 def choose_exactness(
-    wanted: str, k: int, exact: Callable[[], SettingFigures], fast: Callable[[], SettingFigures]
+    wanted: str,
+    k: int,
+    exact: Callable[[], SettingFigures],
+    fast: Callable[[], SettingFigures],
+    *,
+    adaptive: bool = False,
 ) -> Exactness:
     """Decide from measurements; only what is needed is measured.
 
@@ -99,25 +83,38 @@ def choose_exactness(
         wanted: "auto", "bitwise" or "distribution".
         k: block length that is going to be used.
         exact, fast: measure without and with flash attention.
+        adaptive: k is only the most, and shorter blocks will do.
     """
     slow = exact()
-    if wanted == "bitwise":
-        return _bitwise(slow, k)
+    enough = min(k, _TYPICAL_BLOCK) if adaptive else k
+    if wanted == "bitwise" or (wanted == "auto" and slow.identical > enough):
+        return exactness_of("bitwise", k, slow)
     quick = fast()
-    cost = slow.block_s / quick.block_s
-    if wanted == "auto" and slow.identical > k and cost <= AFFORDABLE:
-        return _bitwise(slow, k)
-    best = quick if cost > 1 else slow
-    if best.identical > k:
-        return _bitwise(best, k)
+    cost = relative_cost(slow, quick)
+    chosen = exactness_of("auto", k, quick if cost > 1 else slow)
+    if chosen.mode == "distribution" and cost > 1:
+        note = f"bit-identical batches would take {cost:.2f} times as long: "
+        return replace(chosen, reason=note + chosen.reason)
+    return chosen
+
+
+def relative_cost(one: SettingFigures, other: SettingFigures) -> float:
+    """How many times as long one takes: single tokens and a typical block count alike."""
+    n = min(_TYPICAL_BLOCK, one.sizes[-1], other.sizes[-1])
+    ratio = one.block_s(1) / other.block_s(1) * one.block_s(n) / other.block_s(n)
+    return math.sqrt(ratio)
+
+
+def exactness_of(wanted: str, k: int, figures: SettingFigures) -> Exactness:
+    """What holds in this setting: "bitwise" if it is wanted, or is so anyway."""
+    if wanted == "bitwise" or figures.identical > k:
+        return _bitwise(figures, k)
     return Exactness(
         "distribution",
-        best,
-        k,
-        f"bit-identical batches would take {cost:.2f} times as long: logits may differ by up to "
-        f"{best.logit_difference:.2g} from those of single tokens"
-        if best is quick
-        else f"batches of this build are bit-identical up to {best.identical} tokens only",
+        figures,
+        min(k, figures.sizes[-1] - 1),
+        f"batches are bit-identical up to {figures.identical} tokens only, logits of longer ones "
+        f"differ by up to {figures.logit_difference:.2g} from those of single tokens",
     )
 
 
@@ -136,57 +133,45 @@ def remember_choice(model: str, exactness: Exactness) -> None:
         store_measurement(f"choice-{name}", {"model": model, **exactness.as_json()})
 
 
-def measure_setting(context: Context, k: int) -> SettingFigures:
-    """Measure an open context, or remember what was measured on it before.
+def measure_setting(context: Context, effort: Effort = QUICK) -> SettingFigures:
+    """Measure an open context, or remember what was measured in one like it before.
 
     Args:
-        context: opened for k + 1 rows of output; its content is lost.
-        k: block length.
+        context: opened for as many rows of output as the effort's largest batch; its content
+            is lost.
     """
+    stored = load_setting(context)
+    if stored is not None and stored.sizes[-1] >= effort.needed:
+        return stored
+    figures = measure_context(context, effort)
+    store_setting(context, figures)
+    return figures
+
+
+def load_setting(context: Context) -> SettingFigures | None:
+    """What was measured in a context opened like this one."""
+    stored = load_measurement(_key(context))
+    if stored is None:
+        return None
+    try:
+        return SettingFigures(**stored)
+    except TypeError:
+        return None  # written by another version
+
+
+def store_setting(context: Context, figures: SettingFigures) -> None:
+    """Keep what was measured for contexts opened like this one."""
+    store_measurement(_key(context), figures.as_json())
+
+
+def _key(context: Context) -> str:
     options = context.options
-    key = measurement_key(
+    return measurement_key(
         context.model.path,
         {
             "flash_attention": options.flash_attention,
             "threads": options.threads,
             "kv_type": options.kv_type,
             "repack": context.model.options.repack,
-            "k": k,
-            "room": min(context.capacity, max(_DEPTHS) + k + 1),
         },
     )
-    stored = load_measurement(key)
-    if stored is not None:
-        try:
-            return SettingFigures(**stored)
-        except TypeError:
-            pass  # written by another version: measured anew
-    figures = _measure(context, k)
-    store_measurement(key, asdict(figures))
-    return figures
-
-
-def _measure(context: Context, k: int) -> SettingFigures:
-    text = context.model.vocabulary.tokenize(_TEXT * 12)
-    depths = list(measure_invariance(context, text, _DEPTHS, k + 1))
-    differences = [d for depth in depths for d in depth.differences]
-    return SettingFigures(
-        flash_attention=context.options.flash_attention,
-        identical=min(depth.identical for depth in depths),
-        logit_difference=max(d.logit for d in differences),
-        total_variation=max(d.variation for d in differences),
-        block_s=_block_time(context, text, depths[-1].depth, k),
-    )
-
-
-def _block_time(context: Context, text: npt.NDArray[np.int32], depth: int, k: int) -> float:
-    context.prefill(text[:depth])
-    times = []
-    for _ in range(_REPETITIONS):
-        started = perf_counter()
-        context.evaluate(text[depth : depth + k + 1], k + 1)
-        times.append(perf_counter() - started)
-        context.truncate(depth)
-        context.prefill(text[context.length : depth])
-    context.clear()
-    return float(np.median(times))

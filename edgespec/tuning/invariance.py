@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edgespec.backend import Context
 
-__all__ = ["DepthInvariance", "Difference", "measure_invariance"]
+__all__ = ["DepthInvariance", "Difference", "compare", "measure_invariance", "stand_at"]
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
@@ -59,7 +59,7 @@ def measure_invariance(
     room = min(context.capacity, len(text)) - largest
     context.clear()
     for depth in sorted({min(depth, room) for depth in depths}):
-        _stand_at(context, text, depth)
+        stand_at(context, text, depth)
         yield DepthInvariance(depth, _differences(context, text, depth, largest))
     context.clear()
 
@@ -71,18 +71,19 @@ def _differences(context: Context, text: Int32Array, depth: int, largest: int) -
         alone[i] = context.evaluate(text[depth + i : depth + i + 1], 1)[0]
     differences = []
     for n in range(1, largest + 1):
-        _stand_at(context, text, depth)
-        differences.append(_compare(n, context.evaluate(text[depth : depth + n], n), alone))
+        stand_at(context, text, depth)
+        differences.append(compare(n, context.evaluate(text[depth : depth + n], n), alone))
     return differences
 
 
-def _stand_at(context: Context, text: Int32Array, depth: int) -> None:
+def stand_at(context: Context, text: Int32Array, depth: int) -> None:
     """Make the cache hold ``text[:depth]``; one that cannot be cut there is filled anew."""
     context.truncate(depth)
     context.prefill(text[context.length : depth])
 
 
-def _compare(n: int, batch: Float32Array, alone: Float32Array) -> Difference:
+def compare(n: int, batch: Float32Array, alone: Float32Array) -> Difference:
+    """Rows of a batch of n tokens against the same rows computed alone."""
     logit = variation = 0.0
     for row, expected in zip(batch, alone, strict=False):
         if not np.array_equal(row, expected):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.drafters import Drafter, NoDrafter, Proposal
+from edgespec.drafters import Allowance, Drafter, NoDrafter, Proposal
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["Heated", "Scripted"]
@@ -32,9 +32,9 @@ class Scripted(NoDrafter):
         wrong = np.random.default_rng(seed).integers(0, _WRONG_EVERY, len(script)) == 0
         self._script = np.where(wrong, (script + 1) % n_vocab, script).astype(np.int32)
 
-    def propose(self, history: Int32Array, length: int, budget: int) -> Proposal:
+    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
         """The next tokens of the script, as far as it goes."""
-        tokens = self._script[length : length + budget]
+        tokens = self._script[length : length + allowance.limit]
         history[length : length + len(tokens)] = tokens
         return Proposal(len(tokens))
 
@@ -54,9 +54,13 @@ class Heated:
         hot = settings.arguments._replace(temperature=_TEMPERATURE)
         self._drafter.begin(settings._replace(arguments=hot))
 
-    def propose(self, history: Int32Array, length: int, budget: int) -> Proposal:
+    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
         """What the drafter proposes."""
-        return self._drafter.propose(history, length, budget)
+        return self._drafter.propose(history, length, allowance)
+
+    def learn(self, accepted: int, judged: int) -> None:
+        """Hand on."""
+        self._drafter.learn(accepted, judged)
 
     def commit(self, history: Int32Array, length: int) -> None:
         """Hand on."""

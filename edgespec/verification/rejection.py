@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.backend import Context
-from edgespec.drafters import DETERMINISTIC, Drafter
+from edgespec.drafters import DETERMINISTIC, Drafter, fixed_allowance
 from edgespec.errors import NumericalError
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
@@ -200,7 +200,7 @@ def _proposal(
     history = np.append(prefix.tokens, np.zeros(1, np.int32))
     drafter.rewind(0)
     drafter.begin(settings)
-    size, q = drafter.propose(history, length, 1)
+    size, q = drafter.propose(history, length, fixed_allowance(1))
     drafter.rewind(0)
     if size > 0 and len(q) > 0:
         row = q[:1].copy()

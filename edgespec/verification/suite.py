@@ -148,7 +148,7 @@ class _Suite:
         return check_cache(
             engine.target,
             engine.drafter,
-            engine.decoder.k if drafts else engine.options.k,
+            engine.decoder.k if drafts else engine.options.most,
             self.prompts[0],
             self.effort.cycles,
             progress=progress,

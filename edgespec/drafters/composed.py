@@ -1,0 +1,83 @@
+"""Two drafters in one: what costs nothing goes first, a model where it is expected to do better."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from edgespec.drafters.allowance import Allowance, best_length
+from edgespec.drafters.ngram import NgramDrafter
+from edgespec.drafters.protocol import Drafter, Int32Array, Proposal
+from edgespec.speculation.settings import DrawSettings
+
+__all__ = ["ComposedDrafter", "ContinuingDrafter"]
+
+
+class ContinuingDrafter(Drafter, Protocol):
+    """A drafter that can go on where another one stopped."""
+
+    def rate(self, allowance: Allowance, length: int) -> float:
+        """Expected tokens by the second if it began the block; 0 if it would propose nothing."""
+
+    def extend(
+        self, history: Int32Array, length: int, allowance: Allowance, given: int
+    ) -> Proposal:
+        """As `propose`, behind `given` proposals that stand in the history, one-hot each."""
+
+
+class ComposedDrafter:
+    """Copies where the text repeats itself, and drafts with a model elsewhere.
+
+    Args:
+        ngram: asked first; the model goes on behind its proposals where that pays.
+        model: begins the block where more is expected of it.
+    """
+
+    def __init__(self, ngram: NgramDrafter, model: ContinuingDrafter) -> None:
+        self.ngram, self.model = ngram, model
+        self.name = model.name
+        self._given = 0
+
+    def begin(self, settings: DrawSettings) -> None:
+        """Both do."""
+        self.ngram.begin(settings)
+        self.model.begin(settings)
+
+    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
+        """The better beginning, and the model behind it."""
+        self._given = 0
+        if not allowance.fixed:
+            expected = self.model.rate(allowance, length)
+            copied = self.ngram.propose(history, length, allowance).size
+            reached = allowance._replace(limit=copied)
+            if copied and best_length(reached, copied, copied, 0.0, 0.0)[1] >= expected:
+                self._given = copied
+        proposal = self.model.extend(history, length, allowance, self._given)
+        self.name = self.model.name if proposal.size > self._given else self.ngram.name
+        return proposal
+
+    def learn(self, accepted: int, judged: int) -> None:
+        """The model learns from what was its own."""
+        self.model.learn(accepted, judged)
+
+    def commit(self, history: Int32Array, length: int) -> None:
+        """Both do."""
+        self.ngram.commit(history, length)
+        self.model.commit(history, length)
+
+    def rewind(self, length: int) -> None:
+        """Both do."""
+        self.ngram.rewind(length)
+        self.model.rewind(length)
+
+    def cancel(self) -> None:
+        """Only the model takes long enough."""
+        self.model.cancel()
+
+    def resume(self) -> None:
+        """Allow the model's proposals again."""
+        self.model.resume()
+
+    def close(self) -> None:
+        """Close both."""
+        self.ngram.close()
+        self.model.close()

@@ -1,0 +1,178 @@
+"""Whether a drafter whose tokens cost time is to draft one more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from edgespec.drafters.allowance import Allowance, Float64Array, best_length, fixed_allowance
+from edgespec.drafters.calibration import (
+    Calibration,
+    estimate,
+    expected,
+    make_calibration,
+    read_calibration,
+    record,
+    write_calibration,
+)
+from edgespec.sampling.kernel import kernel
+
+__all__ = ["Pace"]
+
+_HORIZON = 16
+"""Cycles over which reading what the draft missed is written off."""
+
+_WORTH = 1.02
+"""A draft that has fallen behind starts again for at least this gain."""
+
+_HOPE = 0.95
+"""Acceptance assumed of a draft that has not been tried for a while, when a try is planned."""
+
+_TRY = 2  # proposals of a try
+_FEW, _MANY = 2, 16  # tokens that tell the cost of a step, of reading
+_LEARNING, _MOST_CHANGE = 0.1, 2.0
+
+
+@kernel
+def _expect(
+    calibration: Calibration, acceptance: Float64Array, start: int, limit: int, least: float
+) -> None:
+    for position in range(start, limit):
+        acceptance[position] = max(least, expected(calibration, position))
+
+
+@kernel
+def _learn(
+    calibration: Calibration, confidence: Float64Array, first: int, accepted: int, judged: int
+) -> None:
+    """The proposals from `first` on were this drafter's; the first rejected one ends the block."""
+    for position in range(first, min(accepted + 1, judged)):
+        record(calibration, position, confidence[position], position < accepted)
+
+
+class Pace:
+    """Decides token by token, from measured costs and what was accepted lately.
+
+    Args:
+        step_s: seconds of drafting one token.
+        reading_s: seconds of reading one committed token that the draft has not seen.
+        most: the longest block.
+    """
+
+    def __init__(self, step_s: float, reading_s: float, most: int) -> None:
+        self.step_s = step_s
+        self.reading_s = reading_s
+        self.calibration = make_calibration()
+        self._confidence = np.zeros(max(1, most))
+        self._allowance = fixed_allowance(0)
+        self._given = self._drafted = 0
+        self._start_s = 0.0
+        self._minimum = 0
+
+    def rate(self, allowance: Allowance, missing: int) -> float:
+        """Expected tokens by the second of a cycle that this drafter begins.
+
+        Args:
+            missing: committed tokens that the draft has not read.
+        """
+        _expect(self.calibration, allowance.acceptance, 0, allowance.limit, 0.0)
+        start_s = missing * self.reading_s / _HORIZON
+        length, rate = best_length(allowance, 0, 0, self.step_s, start_s)
+        return float(rate) if length else 0.0
+
+    def begin(self, allowance: Allowance, missing: int, given: int) -> None:
+        """A block starts.
+
+        Args:
+            given: proposals at its front that are another drafter's, their acceptance known.
+        """
+        self._allowance = allowance
+        self._given = self._drafted = given
+        self._start_s = missing * self.reading_s / _HORIZON
+        self._minimum = allowance.limit if allowance.fixed else 0
+        if allowance.fixed:
+            return
+        _expect(self.calibration, allowance.acceptance, given, allowance.limit, 0.0)
+        if given:
+            return
+        length, rate = self._best(allowance)
+        if missing > _MANY and rate < _WORTH / allowance.cycle_s[0]:
+            length, self._allowance = 0, allowance._replace(limit=0)
+        if length == 0 and self._may_try(allowance, missing):
+            self._allowance = allowance
+            self._minimum = min(_TRY, allowance.limit)
+
+    def _may_try(self, allowance: Allowance, missing: int) -> bool:
+        """Whether there is time to spare for finding out if the draft has become better."""
+        tried = min(_TRY, allowance.limit)
+        cost = missing * self.reading_s + tried * self.step_s
+        cost += float(allowance.cycle_s[tried] - allowance.cycle_s[0])
+        if tried == 0 or allowance.spare_s < cost:
+            return False
+        _expect(self.calibration, allowance.acceptance, 0, allowance.limit, _HOPE)
+        length, _ = self._best(allowance)
+        _expect(self.calibration, allowance.acceptance, 0, allowance.limit, 0.0)
+        return length > 0
+
+    def another(self) -> bool:
+        """Whether one more token is worth drafting."""
+        if self._drafted < self._minimum:
+            return True
+        if self._drafted >= self._allowance.limit or self._allowance.fixed:
+            return False
+        return self._best(self._allowance)[0] > self._drafted
+
+    def add(self, confidence: float) -> None:
+        """One was drafted, with this expected probability of a token drawn from its q."""
+        position = self._drafted
+        self._confidence[position] = confidence
+        acceptance = estimate(self.calibration, position, confidence)
+        self._allowance.acceptance[position] = acceptance
+        self._drafted += 1
+
+    @property
+    def size(self) -> int:
+        """How many of the drafted proposals are worth verifying.
+
+        The last ones may not be, now that their q is known. What they are plays no part.
+        """
+        if self._drafted <= self._minimum:
+            return self._drafted
+        return self._best(self._allowance._replace(limit=self._drafted))[0]
+
+    def _best(self, allowance: Allowance) -> tuple[int, float]:
+        length, rate = best_length(
+            allowance, self._given, self._drafted, self.step_s, self._start_s
+        )
+        return int(length), float(rate)
+
+    def learn(self, accepted: int, judged: int) -> None:
+        """Of the last block so many were accepted, of so many that the target judged."""
+        _learn(self.calibration, self._confidence, self._given, accepted, judged)
+
+    def spent(self, tokens: int, seconds: float) -> None:
+        """An evaluation of the draft took this long."""
+        if tokens <= _FEW:
+            self.step_s = _toward(self.step_s, seconds)
+        elif tokens >= _MANY:
+            self.reading_s = _toward(self.reading_s, seconds / tokens)
+
+    def as_json(self) -> dict[str, Any]:
+        """What is worth keeping for the next conversation."""
+        return {
+            "step_s": self.step_s,
+            "reading_s": self.reading_s,
+            "calibration": write_calibration(self.calibration),
+        }
+
+    def restore(self, data: Any) -> None:
+        """Take over acceptance estimates from `as_json`; costs were given anew."""
+        if isinstance(data, dict):
+            self.calibration = read_calibration(data.get("calibration"))
+
+
+def _toward(old: float, new: float) -> float:
+    """A moving average that one outlier does not throw off."""
+    bounded = min(max(new, old / _MOST_CHANGE), old * _MOST_CHANGE)
+    return old + _LEARNING * (bounded - old)

@@ -1,0 +1,123 @@
+"""Decides every cycle what speculation may spend, from measured costs; and learns from it.
+
+The drafters know how probable acceptance is; the controller knows what verification costs. It
+hands the costs over as an `Allowance`, and keeps an account: when the cycles that speculated took
+longer than their tokens would have taken plainly, whatever the reason, speculation has to promise
+that much more before it is tried again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from edgespec.drafters.allowance import Allowance, fixed_allowance
+from edgespec.tuning.costs import (
+    CostTable,
+    Float64Array,
+    fill_cycle_costs,
+    observe_cost,
+    predicted_cost,
+)
+
+__all__ = ["AdaptivePolicy", "FixedPolicy", "Policy", "Spent"]
+
+_TRYING = 0.005
+"""Share of the time that may go into trying drafts that do not pay."""
+
+_MOST_SPARE_CYCLES = 40.0
+_ACCOUNT_DECAY = 0.98  # a cycle that speculated
+_FORGIVING = 0.998  # a cycle that did not
+_MOST_MARGIN = 0.5
+_ACCOUNT_CYCLES = 4.0  # opening balance of both sides, in plain cycles
+
+
+class Spent(NamedTuple):
+    """What a cycle was.
+
+    Attributes:
+        depth: tokens in the target's cache before it.
+        evaluated: tokens that the target evaluated.
+        proposed: how many of them were proposals.
+        emitted: tokens.
+        draft_s, verify_s: seconds.
+    """
+
+    depth: int
+    evaluated: int
+    proposed: int
+    emitted: int
+    draft_s: float
+    verify_s: float
+
+
+class Policy(Protocol):
+    """Bounds a cycle's proposals."""
+
+    def allowance(self, depth: int, limit: int) -> Allowance:
+        """For a cycle behind `depth` cached tokens that may propose up to `limit`."""
+
+    def observe(self, spent: Spent) -> float | None:
+        """Learn from a finished cycle; the seconds predicted for its evaluation, if any were."""
+
+
+class FixedPolicy:
+    """As many proposals as the user asked for, whatever they cost."""
+
+    def __init__(self, k: int) -> None:
+        self._allowances = [fixed_allowance(limit) for limit in range(k + 1)]
+
+    def allowance(self, depth: int, limit: int) -> Allowance:
+        """Up to `limit`."""
+        return self._allowances[limit]
+
+    def observe(self, spent: Spent) -> None:
+        """Nothing to learn."""
+
+
+class AdaptivePolicy:
+    """Never slower: proposals have to pay on this machine.
+
+    Args:
+        costs: measured for up to k + 1 tokens.
+        k: the most proposals.
+    """
+
+    def __init__(self, costs: CostTable, k: int) -> None:
+        self.costs = costs
+        self._cycle_s: Float64Array = np.zeros(k + 1)
+        self._acceptance: Float64Array = np.zeros(max(1, k))
+        self._spare_s = 0.0
+        opening = _ACCOUNT_CYCLES * predicted_cost(costs, 0.0, 1)
+        self._took_s = self._worth_s = opening
+
+    @property
+    def margin(self) -> float:
+        """By how much speculation has lately disappointed, as a share of its cost."""
+        return min(max(self._took_s / self._worth_s - 1.0, 0.0), _MOST_MARGIN)
+
+    def allowance(self, depth: int, limit: int) -> Allowance:
+        """Measured costs at this depth."""
+        fill_cycle_costs(self.costs, float(depth), limit, self.margin, self._cycle_s)
+        return Allowance(limit, self._cycle_s, self._acceptance, False, self._spare_s)
+
+    def observe(self, spent: Spent) -> float | None:
+        """Correct the costs and the account."""
+        plain_s = predicted_cost(self.costs, float(spent.depth), 1)
+        predicted: float | None = None
+        if spent.evaluated <= self.costs.largest:
+            predicted = float(
+                observe_cost(self.costs, float(spent.depth), spent.evaluated, spent.verify_s)
+            )
+        took_s = spent.draft_s + spent.verify_s
+        worth_s = spent.emitted * plain_s
+        self._spare_s += _TRYING * took_s
+        if spent.proposed > 0:
+            self._took_s = _ACCOUNT_DECAY * self._took_s + took_s
+            self._worth_s = _ACCOUNT_DECAY * self._worth_s + worth_s
+            self._spare_s = max(0.0, self._spare_s - max(0.0, took_s - worth_s))
+        else:
+            self._took_s = self._worth_s + _FORGIVING * (self._took_s - self._worth_s)
+        self._spare_s = min(self._spare_s, _MOST_SPARE_CYCLES * plain_s)
+        return predicted

@@ -1,0 +1,154 @@
+"""What evaluating n tokens costs here: a measured table, corrected by every evaluation.
+
+The table has seconds by depth and n. Real use moves two corrections: one for everything, which
+follows a machine that warms up or throttles, and one for each n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.sampling.kernel import kernel
+
+__all__ = ["CostTable", "fill_cycle_costs", "make_cost_table", "observe_cost", "predicted_cost"]
+
+Float64Array = npt.NDArray[np.float64]
+
+_DRIFT_STEP, _SHAPE_STEP = 0.1, 0.05
+_OUTLIER = 0.3  # log ratio beyond which a measurement says no more
+_MOST = 2.0  # log ratio that corrections stay within
+_USE_DECAY = 0.9
+
+
+class CostTable(NamedTuple):
+    """Costs by depth and number of tokens.
+
+    Attributes:
+        depths: float64 (d,), tokens in the cache, ascending.
+        seconds: float64 (d, largest + 1); column n is for n tokens, column 0 unused.
+        switch_s: float64 (largest + 1,): seconds more if the evaluation before had another n.
+        drift: float64 (1,), log of what all of it is off by at the moment.
+        shape: float64 (largest + 1,), log of what each n is off by beside that.
+        use: float64 (largest + 1,), how often each n occurred lately.
+        last: int64 (1,), the n of the evaluation before.
+    """
+
+    depths: Float64Array
+    seconds: Float64Array
+    switch_s: Float64Array
+    drift: Float64Array
+    shape: Float64Array
+    use: Float64Array
+    last: npt.NDArray[np.int64]
+
+    @property
+    def largest(self) -> int:
+        """The most tokens it knows the cost of."""
+        return int(self.seconds.shape[1]) - 1
+
+
+def make_cost_table(
+    depths: Sequence[float],
+    sizes: Sequence[int],
+    seconds: Sequence[Sequence[float]],
+    switch_s: Sequence[float],
+    largest: int,
+) -> CostTable:
+    """From measurements; what lies between two measured sizes is interpolated.
+
+    Args:
+        depths: tokens in the cache.
+        sizes: the n measured, ascending, 1 first.
+        seconds: a row for each depth, a figure for each size.
+        switch_s: for each size.
+        largest: columns wanted; beyond the last size the last two are extrapolated.
+    """
+    known = np.array(sizes, np.float64)
+    wanted = np.arange(largest + 1, dtype=np.float64)
+
+    def fill(row: Sequence[float]) -> Float64Array:
+        values = np.array(row, np.float64)
+        filled = np.interp(wanted, known, values)
+        if len(known) > 1:
+            slope = max(0.0, (values[-1] - values[-2]) / (known[-1] - known[-2]))
+            filled += slope * np.maximum(0.0, wanted - known[-1])
+        return filled
+
+    return CostTable(
+        np.array(depths, np.float64),
+        np.stack([fill(row) for row in seconds]),
+        fill(switch_s),
+        np.zeros(1),
+        np.zeros(largest + 1),
+        np.zeros(largest + 1),
+        np.ones(1, np.int64),
+    )
+
+
+@kernel
+def predicted_cost(table: CostTable, depth: float, n: int) -> float:
+    """Seconds of an evaluation of n tokens like the one before it, behind `depth` tokens."""
+    depths, column = table.depths, table.seconds[:, n]
+    value = column[0]
+    if len(depths) > 1 and depth > depths[0]:
+        i = 1
+        while i < len(depths) - 1 and depths[i] < depth:
+            i += 1
+        slope = (column[i] - column[i - 1]) / (depths[i] - depths[i - 1])
+        if depth > depths[-1]:
+            slope = max(slope, 0.0)
+        value = column[i - 1] + slope * (depth - depths[i - 1])
+    return float(value * math.exp(table.drift[0] + table.shape[n]))
+
+
+@kernel
+def _usual(table: CostTable) -> int:
+    best = 1
+    for n in range(1, len(table.use)):
+        if table.use[n] > table.use[best]:
+            best = n
+    return best
+
+
+@kernel
+def fill_cycle_costs(
+    table: CostTable, depth: float, limit: int, margin: float, cycle_s: Float64Array
+) -> None:
+    """``cycle_s[j]`` becomes the seconds of verifying j proposals, for j up to `limit`.
+
+    A shape unlike the last one costs a new plan of the graph, and one unlike the usual one the
+    plan of going back to that.
+
+    Args:
+        margin: by how much dearer than measured speculation is taken to be.
+    """
+    usual = _usual(table)
+    for j in range(limit + 1):
+        n = j + 1
+        seconds = predicted_cost(table, depth, n)
+        seconds += table.switch_s[n] * (int(n != table.last[0]) + int(n != usual))
+        cycle_s[j] = seconds * (1.0 + margin) if j > 0 else seconds
+
+
+@kernel
+def observe_cost(table: CostTable, depth: float, n: int, seconds: float) -> float:
+    """Learn from one evaluation; returns the seconds that had been predicted for it."""
+    switched = int(n != table.last[0])
+    alike = predicted_cost(table, depth, n)
+    extra = table.switch_s[n] * switched
+    if seconds > extra:
+        off = min(max(math.log((seconds - extra) / alike), -_OUTLIER), _OUTLIER)
+        drift = table.drift[0] + _DRIFT_STEP * off
+        table.drift[0] = min(max(drift, -_MOST), _MOST)
+        shape = table.shape[n] + _SHAPE_STEP * off
+        table.shape[n] = min(max(shape, -_MOST), _MOST)
+    for i in range(len(table.use)):
+        table.use[i] *= _USE_DECAY
+    table.use[n] += 1.0
+    table.last[0] = n
+    return float(alike + extra)

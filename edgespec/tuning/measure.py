@@ -1,0 +1,242 @@
+"""Measuring one way to open a context: what batches cost there, and whether they are exact.
+
+Every batch that is timed is also compared with single tokens, so that both figures are of the
+same evaluations. Sizes take turns, each evaluated twice in a row: once after another size, when
+llama.cpp plans its graph anew, and once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.backend import Context
+from edgespec.tuning.costs import CostTable, make_cost_table
+from edgespec.tuning.invariance import Difference, compare, stand_at
+
+__all__ = ["GLANCE", "QUICK", "Effort", "SettingFigures", "measure_context", "measuring_text"]
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+Progress = Callable[[float], None]
+
+_TEXT = (
+    "The ferry leaves at six, whatever the weather. In 1913 the old pier burned down; nobody knew "
+    "why. for i in range(10): print(i * i) - a list: salt, rope, tar, 14 nails. "
+)
+
+
+@dataclass(frozen=True)
+class SettingFigures:
+    """One way to open a context, measured.
+
+    Attributes:
+        threads, flash_attention, repack, kv_type: how it was opened.
+        identical: the largest n up to which every batch that was measured is bit-identical to
+            single tokens.
+        logit_difference, total_variation: the largest, over all batches that were measured.
+        depths: tokens in the cache, ascending.
+        sizes: tokens of the batches, 1, 2, 3 ... without a gap unless costs alone were measured.
+        seconds: for each depth, the median seconds of a batch of each size.
+        switch_s: for each size, seconds more after a batch of another size.
+        prefill_s: seconds for each token of a prompt.
+    """
+
+    threads: int
+    flash_attention: bool
+    repack: bool
+    kv_type: str
+    identical: int
+    logit_difference: float
+    total_variation: float
+    depths: list[int]
+    sizes: list[int]
+    seconds: list[list[float]]
+    switch_s: list[float]
+    prefill_s: float
+
+    @property
+    def name(self) -> str:
+        """Tells it from other settings."""
+        flash = "flash" if self.flash_attention else "noflash"
+        repack = "repack" if self.repack else "norepack"
+        return f"{self.threads}t-{flash}-{repack}-{self.kv_type}"
+
+    def block_s(self, n: int) -> float:
+        """Seconds of a batch of n tokens at the greatest depth."""
+        return float(np.interp(n, self.sizes, self.seconds[-1]))
+
+    def cost_table(self, largest: int) -> CostTable:
+        """For the controller, with columns up to `largest` tokens."""
+        return make_cost_table(self.depths, self.sizes, self.seconds, self.switch_s, largest)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it."""
+        return asdict(self)
+
+
+class Effort(NamedTuple):
+    """How much to measure.
+
+    Attributes:
+        depths: tokens in the cache; shortened to what context and text allow.
+        largest: tokens of the largest batch.
+        repetitions: of each size at each depth.
+        seconds: time spent on batches at one depth after which no further repetition is begun,
+            nor at the first depth a further size.
+        needed: tokens of the batches that are measured in any case.
+    """
+
+    depths: tuple[int, ...]
+    largest: int
+    repetitions: int
+    seconds: float
+    needed: int = 8
+
+
+QUICK = Effort(depths=(272, 40), largest=16, repetitions=2, seconds=2.0)
+"""For a first start, a few seconds: one depth is above the 256 tokens up to which flash attention
+rounds alike."""
+
+GLANCE = Effort(depths=(272,), largest=4, repetitions=1, seconds=1.0)
+"""For a setting that is compared with another one, and rarely chosen."""
+
+
+def measuring_text(context: Context, length: int) -> Int32Array:
+    """At least so many tokens of ordinary text."""
+    tokens = context.model.vocabulary.tokenize(_TEXT)
+    return np.tile(tokens, length // max(1, len(tokens)) + 1)
+
+
+def measure_context(
+    context: Context, effort: Effort, progress: Progress = lambda fraction: None
+) -> SettingFigures:
+    """Measure an open context; its content is lost.
+
+    Args:
+        context: opened for as many rows of output as the largest batch.
+        progress: called with the done fraction.
+    """
+    depths = sorted({min(d, context.capacity - effort.largest) for d in effort.depths})
+    text = measuring_text(context, depths[-1] + effort.largest)
+    run = _Run(context, text, effort, progress)
+    context.clear()
+    # The greatest depth first: it decides, and is measured whole if time runs out.
+    for depth in reversed(depths):
+        run.measure(depth)
+    context.clear()
+    return run.figures()
+
+
+class _Run:
+    """The measurement of one context as it goes on."""
+
+    def __init__(
+        self, context: Context, text: Int32Array, effort: Effort, progress: Progress
+    ) -> None:
+        self._context, self._text, self._effort = context, text, effort
+        self._progress = progress
+        self._largest = effort.largest
+        self._times: dict[int, dict[int, list[float]]] = {}
+        self._first_times: dict[int, list[float]] = {}
+        self._differences: list[Difference] = []
+        self._prefill_s: list[float] = []
+        self._spent_s = 0.0
+        self._parts = effort.repetitions * len(effort.depths)
+        self._done = 0
+
+    def measure(self, depth: int) -> None:
+        """All sizes behind `depth` tokens."""
+        started = perf_counter()
+        context = self._context
+        read = depth - min(depth, context.length)
+        stand_at(context, self._text, depth)
+        if read >= context.options.batch:
+            self._prefill_s.append((perf_counter() - started) / read)
+        alone = self._alone(depth)
+        first = not self._times
+        self._spent_s = 0.0
+        self._times[depth] = {n: [] for n in range(1, self._largest + 1)}
+        for repetition in range(self._effort.repetitions):
+            if repetition and self._late:
+                break
+            self._take_turns(depth, alone, repetition == 0, first and repetition == 0)
+            self._done += 1
+            self._progress(self._done / self._parts)
+
+    def _alone(self, depth: int) -> Float32Array:
+        rows = np.empty((self._largest, self._context.model.vocabulary.size), np.float32)
+        for i in range(self._largest):
+            rows[i] = self._context.evaluate(self._text[depth + i : depth + i + 1], 1)[0]
+        return rows
+
+    def _take_turns(self, depth: int, alone: Float32Array, compared: bool, may_stop: bool) -> None:
+        for n in range(1, self._largest + 1):
+            if may_stop and n > self._effort.needed and self._late:
+                self._largest = n - 1  # at every depth
+                break
+            for again in (False, True):
+                stand_at(self._context, self._text, depth)
+                started = perf_counter()
+                logits = self._context.evaluate(self._text[depth : depth + n], n)
+                took = perf_counter() - started
+                self._spent_s += took
+                if again:
+                    self._times[depth][n].append(took)
+                else:
+                    self._first_times.setdefault(n, []).append(took)
+                    if compared:
+                        self._differences.append(compare(n, logits, alone))
+
+    @property
+    def _late(self) -> bool:
+        return self._spent_s > self._effort.seconds
+
+    def figures(self) -> SettingFigures:
+        """What came out."""
+        sizes = list(range(1, self._largest + 1))
+        depths = sorted(self._times)
+        wrong = [d.n for d in self._differences if d.logit > 0.0]
+        options = self._context.options
+        return SettingFigures(
+            threads=options.threads,
+            flash_attention=options.flash_attention,
+            repack=self._context.model.options.repack,
+            kv_type=options.kv_type,
+            identical=min([*(n - 1 for n in wrong), self._largest]),
+            logit_difference=max(d.logit for d in self._differences),
+            total_variation=max(d.variation for d in self._differences),
+            depths=depths,
+            sizes=sizes,
+            seconds=[[_median(self._times[depth][n]) for n in sizes] for depth in depths],
+            switch_s=self._switches(sizes),
+            prefill_s=self._reading(depths),
+        )
+
+    def _switches(self, sizes: list[int]) -> list[float]:
+        """Planning a graph takes no longer for one size than for the other: one figure for all."""
+        extra = [
+            first - again
+            for n in sizes
+            if n > 1
+            for first, again in zip(self._first_times[n], self._all_times(n), strict=False)
+        ]
+        return [max(0.0, _median(extra))] * len(sizes)
+
+    def _all_times(self, n: int) -> list[float]:
+        return [took for times in self._times.values() for took in times[n]]
+
+    def _reading(self, depths: list[int]) -> float:
+        if self._prefill_s:
+            return _median(self._prefill_s)
+        largest = self._largest  # too short a context for a whole batch of a prompt
+        return _median(self._times[depths[-1]][largest]) / largest
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values))

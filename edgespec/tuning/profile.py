@@ -1,0 +1,120 @@
+"""What is known of a target on this machine: how to open it, and what drafting has brought.
+
+One JSON file for each machine, build and model file. `edgespec tune` writes the settings it found
+best; every engine adds what it learned when it is closed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgespec.tuning.store import load_measurement, measurement_key, store_measurement
+
+__all__ = ["BestSetting", "Profile", "Usage", "load_profile"]
+
+_USAGE_DECAY = 0.9
+
+
+@dataclass(frozen=True)
+class BestSetting:
+    """How `edgespec tune` found the target fastest."""
+
+    threads: int
+    flash_attention: bool
+    repack: bool
+
+
+@dataclass
+class Usage:
+    """Typical lengths of prompts (what the cache did not hold) and answers, in tokens."""
+
+    prompt: float = 200.0
+    answer: float = 200.0
+
+    def add(self, prompt: int, answer: int) -> None:
+        """One more generation."""
+        self.prompt += (1 - _USAGE_DECAY) * (prompt - self.prompt)
+        self.answer += (1 - _USAGE_DECAY) * (answer - self.answer)
+
+
+@dataclass
+class Profile:
+    """The file's content; unreadable parts are as if they had never been written.
+
+    Attributes:
+        key: its name in the store.
+        best: None before `edgespec tune`.
+        usage: lengths that were seen.
+        drafts: by `measurement_key` of the draft's file, what its `Pace` knows.
+        ngram: hits and trials of prompt lookup by match length.
+        shapes: by setting, what each batch size was off by against its measurement.
+    """
+
+    key: str
+    best: BestSetting | None = None
+    usage: Usage = field(default_factory=Usage)
+    drafts: dict[str, Any] = field(default_factory=dict)
+    ngram: dict[str, Any] = field(default_factory=dict)
+    shapes: dict[str, list[float]] = field(default_factory=dict)
+
+    def draft(self, file: Path) -> dict[str, Any]:
+        """What is known of drafting with this file; what is put into it is kept."""
+        return _dictionary(self.drafts.setdefault(measurement_key(file, {}), {}))
+
+    def save(self) -> None:
+        """Write it; a folder that cannot be written costs only learning again."""
+        store_measurement(
+            self.key,
+            {
+                "best": vars(self.best) if self.best else None,
+                "usage": vars(self.usage),
+                "drafts": self.drafts,
+                "ngram": self.ngram,
+                "shapes": self.shapes,
+            },
+        )
+
+
+def load_profile(model: Path) -> Profile:
+    """The profile of this file; an empty one if there is none."""
+    key = "profile-" + measurement_key(model, {})
+    data = load_measurement(key) or {}
+    return Profile(
+        key,
+        _best(data.get("best")),
+        _usage(data.get("usage")),
+        _dictionary(data.get("drafts")),
+        _dictionary(data.get("ngram")),
+        {k: v for k, v in _dictionary(data.get("shapes")).items() if _numbers(v)},
+    )
+
+
+def _best(data: Any) -> BestSetting | None:
+    try:
+        best = BestSetting(**data)
+    except TypeError:
+        return None
+    sane = isinstance(best.threads, int) and 1 <= best.threads <= 512
+    return best if sane else None
+
+
+def _usage(data: Any) -> Usage:
+    try:
+        usage = Usage(**data)
+    except TypeError:
+        return Usage()
+    return usage if _numbers([usage.prompt, usage.answer]) else Usage()
+
+
+def _dictionary(data: Any) -> dict[str, Any]:
+    return data if isinstance(data, dict) else {}
+
+
+def _numbers(values: Any) -> bool:
+    return isinstance(values, Sequence) and all(
+        isinstance(v, (int, float)) and math.isfinite(v) for v in values
+    )
