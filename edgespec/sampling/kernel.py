@@ -1,8 +1,9 @@
 """The decorator of every compiled function: native code without the interpreter lock, cached.
 
 Numba keys its cache by the file of one function, not by those of the functions it calls. Here
-the folder's name has a hash over the sources of all kernels, so that no stale code is ever
-loaded, and the folder is the user's, so that a read-only installation is as fast as any other.
+the folder's name has a hash over the sources of all kernels a room can call, so that no stale
+code is ever loaded, and the folder is the user's, so that a read-only installation is as fast as
+any other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from edgespec.folders import cache_root
 
 __all__ = ["cache_folder", "kernel", "native_callback"]
 
-_ROOMS = ("sampling", "speculation", "drafters", "tuning", "backend")
+_ROOMS = ("sampling", "speculation", "drafters", "tuning")
+"""Each may call kernels of those before it."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -32,7 +34,7 @@ def kernel(function: Function) -> Function:
     To a type checker the kernel is the function it was made from: calls are checked.
     """
     compiled = numba.njit(nogil=True)(function)
-    with _numba_cache() as usable:
+    with _numba_cache(function) as usable:
         if usable:
             compiled.enable_caching()
     return cast(Function, compiled)
@@ -42,19 +44,20 @@ def native_callback(signature: Any) -> Callable[[Callable[..., Any]], Any]:
     """Compile to a C function pointer that native code may call without the interpreter."""
 
     def decorate(function: Callable[..., Any]) -> Any:
-        with _numba_cache() as usable:
+        with _numba_cache(function) as usable:
             return numba.cfunc(signature, cache=usable)(function)
 
     return decorate
 
 
 @cache
-def cache_folder() -> Path | None:
-    """Where compiled kernels are kept; None if no such folder can be written."""
+def cache_folder(room: str = "sampling") -> Path | None:
+    """Where a room's compiled kernels are kept; None if no such folder can be written."""
     package = Path(__file__).parent.parent
+    rooms = _ROOMS[: _ROOMS.index(room) + 1] if room in _ROOMS else (*_ROOMS, room)
     digest = hashlib.sha256()
-    for room in _ROOMS:
-        for source in sorted((package / room).glob("*.py")):
+    for name in rooms:
+        for source in sorted((package / name).glob("*.py")):
             digest.update(source.read_bytes())
     folder = cache_root() / "kernels" / digest.hexdigest()[:16]
     try:
@@ -65,9 +68,10 @@ def cache_folder() -> Path | None:
 
 
 @contextmanager
-def _numba_cache() -> Iterator[bool]:
+def _numba_cache(function: Callable[..., Any]) -> Iterator[bool]:
     """Point Numba's cache at ours, for one function: the host program's own stays its own."""
-    folder = cache_folder()
+    package, _, rest = function.__module__.partition(".")
+    folder = cache_folder(rest.partition(".")[0] if package == "edgespec" else "")
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder or "")
     try:
