@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from edgespec import GenerationLimits, SamplingParameters
+from edgespec import GenerationLimits
 from edgespec.backend import capabilities
+from tests.runtime.exact import GREEDY, emitted, joint, p_value, unfiltered
 
-GREEDY = SamplingParameters(temperature=0.0)
 LONG = "The lock keeper writes the level of the river into his book every evening at six. " * 60
 MASK = 2**64 - 1
 
@@ -22,17 +19,6 @@ pytestmark = pytest.mark.skipif(
     capabilities().tinyblas,
     reason="this build's LLAMAFILE kernels round batches differently: rebuild as the README says",
 )
-
-
-def unfiltered(seed: int, **filters: Any) -> SamplingParameters:
-    return SamplingParameters(
-        **{"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": seed, **filters}
-    )
-
-
-def emitted(engine: Any, prompt: str, sampling: Any, count: int, **options: Any) -> list[int]:
-    stream = engine.generate(prompt, sampling, GenerationLimits(max_tokens=count), **options)
-    return list(stream.result.tokens)
 
 
 @pytest.fixture(scope="module")
@@ -125,17 +111,7 @@ def test_rejection_sampling_has_the_targets_joint_distribution(
     runs, length, top_k = 500, 3, 3
     prompt = "A B C A B C A B"  # repeats, so that the n-gram drafter proposes
     start = open_engine().tokenize(prompt).tolist()
-    exact = {}
-    for path in itertools.product(range(top_k), repeat=length):
-        tokens, chance = list(start), 1.0
-        for rank in path:
-            p = filtered(plain, tuple(tokens), top_k)
-            token = sorted(p, key=lambda t: (-p[t], t))[rank]
-            chance *= p[token]
-            tokens.append(token)
-        exact[tuple(tokens[len(start) :])] = chance
-    assert math.isclose(sum(exact.values()), 1.0, rel_tol=1e-6)
-
+    exact = joint(plain, start, length, top_k)
     engine = open_engine(draft=drafts[draft], k=2)
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(runs):
@@ -143,29 +119,3 @@ def test_rejection_sampling_has_the_targets_joint_distribution(
         counts[tuple(emitted(engine, prompt, sampling, length, accept="rejection"))] += 1
     assert set(counts) <= set(exact)
     assert p_value(counts, exact, runs) > 1e-3 / 3
-
-
-_rows: dict[tuple[int, ...], dict[int, float]] = {}
-
-
-def filtered(plain: Any, tokens: tuple[int, ...], top_k: int) -> dict[int, float]:
-    """Top-k and temperature 1.5, in NumPy, on plain logits."""
-    if tokens not in _rows:
-        logits = plain.logits(list(tokens)).astype(np.float64)
-        kept = np.argsort(-logits, kind="stable")[:top_k]
-        weights = np.exp((logits[kept] - logits[kept].max()) / 1.5)
-        _rows[tokens] = dict(zip(kept.tolist(), (weights / weights.sum()).tolist(), strict=True))
-    return _rows[tokens]
-
-
-def p_value(counts: Counter[Any], exact: dict[Any, float], runs: int) -> float:
-    common = [outcome for outcome, chance in exact.items() if chance * runs >= 5]
-    observed = [counts[outcome] for outcome in common]
-    chances = [exact[outcome] * runs for outcome in common]
-    observed.append(runs - sum(observed))
-    chances.append(runs - sum(chances))
-    if chances[-1] < 1e-6:
-        observed.pop()
-        chances.pop()
-    chances = [chance * sum(observed) / sum(chances) for chance in chances]
-    return float(stats.chisquare(observed, chances).pvalue)
