@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from report import median_interval
 
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.runtime.warmup import warm_up
@@ -95,10 +96,7 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
             for row in rows
         ]
     )
-    generator = np.random.default_rng(0)
-    medians = np.median(generator.choice(values, (2000, len(values))), axis=1)
-    low, high = np.quantile(medians, [0.025, 0.975])
-    return {"median": float(np.median(values)), "low": float(low), "high": float(high)}
+    return median_interval(values)
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from report import median_interval
 
 PROMPT = (
     "<|im_start|>user\nExplain to a curious child, step by step and with an example from the "
@@ -158,11 +159,7 @@ def peak_resident() -> int:
 
 def ratio(samples: dict[str, dict[str, list[float]]], figure: str) -> dict[str, float]:
     """Median of edgespec / raw over the rounds, with a bootstrap interval."""
-    ratios = np.array(samples["edgespec"][figure]) / np.array(samples["raw"][figure])
-    generator = np.random.default_rng(0)
-    resampled = np.median(generator.choice(ratios, (2000, len(ratios))), axis=1)
-    low, high = np.quantile(resampled, [0.025, 0.975])
-    return {"median": float(np.median(ratios)), "low": float(low), "high": float(high)}
+    return median_interval(np.divide(samples["edgespec"][figure], samples["raw"][figure]))
 
 
 def main() -> None:

@@ -1,0 +1,166 @@
+"""The decoding loop on a text that is known: what a drafter would propose, what would be kept.
+
+Prompt lookup is the real `NgramDrafter`, run over the recorded tokens; a draft model is what is
+known of its agreement with the text, position by position, under the real `Pace`. Greedy and
+coupled text is the same for every policy, so that this is exact. Under the rejection rule it is
+one of the texts that could have been: a proposal of prompt lookup is kept as often as it is the
+target's own draw, which is as often as it is here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from recorded import Costs, Generation
+
+from edgespec.drafters import Allowance, Drafter, NoDrafter, Pace, Proposal
+from edgespec.speculation.settings import DrawSettings
+from edgespec.tuning.controller import Policy, Spent
+
+__all__ = ["KnownDraft", "Outcome", "ReplayedDraft", "replay"]
+
+_UNBOUNDED = 2**31
+_WRONG = -1  # no token of any text
+_FEW = 2  # tokens that a draft reads in one step's time
+
+
+@dataclass(frozen=True)
+class KnownDraft:
+    """What is known of a draft model over one text.
+
+    Attributes:
+        right: bool (n,), whether it would propose the text's token at this position.
+        sure: float64 (n,), its confidence there.
+        known: share of the answer's positions where both were seen, not guessed.
+        step_s, reading_s: seconds of drafting a token, of reading one.
+        learned: what its `Pace` had learned at the start; None for nothing.
+    """
+
+    right: np.ndarray
+    sure: np.ndarray
+    known: float
+    step_s: float
+    reading_s: float
+    learned: dict[str, Any] | None
+
+
+class ReplayedDraft:
+    """A draft model of which only its agreement with the text is known."""
+
+    name = "model"
+
+    def __init__(self, draft: KnownDraft, text: np.ndarray, most: int) -> None:
+        self.pace = Pace(draft.step_s, draft.reading_s, most)
+        self.pace.restore(draft.learned)
+        self.spent_s = 0.0
+        self._draft, self._text, self._cached = draft, text, 0
+
+    def rate(self, allowance: Allowance, length: int) -> float:
+        return self.pace.rate(allowance, length - 1 - self._cached)
+
+    def propose(self, history: np.ndarray, length: int, allowance: Allowance) -> Proposal:
+        return self.extend(history, length, allowance, 0)
+
+    def extend(
+        self, history: np.ndarray, length: int, allowance: Allowance, given: int
+    ) -> Proposal:
+        self.pace.begin(allowance, length - 1 - self._cached, given)
+        end, stop = len(self._text), length + given
+        right = bool(np.array_equal(history[length:stop], self._text[length:stop]))
+        position = stop
+        while self.pace.another():
+            self._read(position)
+            # Behind a mistake, and behind the end, it goes on in a text of its own.
+            here = min(position, end - 1)
+            self.pace.add(float(self._draft.sure[here]))
+            right = right and position < end and bool(self._draft.right[here])
+            history[position] = self._text[here] if right else _WRONG
+            position += 1
+        return Proposal(self.pace.size)
+
+    def _read(self, length: int) -> None:
+        missing, self._cached = length - self._cached, length
+        reading_s = self._draft.reading_s * missing if missing > _FEW else 0.0
+        seconds = max(self._draft.step_s, reading_s)
+        self.spent_s += seconds
+        self.pace.spent(missing, seconds)
+
+    def learn(self, accepted: int, judged: int) -> None:
+        self.pace.learn(accepted, judged)
+
+    def commit(self, history: np.ndarray, length: int) -> None:
+        self._cached = min(self._cached, length - 1)
+
+    def begin(self, settings: DrawSettings) -> None: ...
+
+    def rewind(self, length: int) -> None: ...
+
+    def cancel(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Outcome:
+    """What a policy did with a generation, and the seconds it would have taken."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+    proposed: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+
+
+def replay(
+    generation: Generation, costs: Costs, policy: Policy, drafter: Drafter, k: int
+) -> Outcome:
+    """The cycles of `edgespec.runtime.decoder`, with recorded costs in place of evaluations.
+
+    Args:
+        generation: its text is what every cycle's proposals are compared with.
+        policy, drafter: in the state they start in.
+        k: the most proposals of a cycle.
+    """
+    start, text = generation.start, generation.text
+    end, length = len(text), len(start["prompt"])
+    most, context = start["max_tokens"] or _UNBOUNDED, start["context"]
+    history = np.zeros(end + k + 1, np.int32)
+    history[:length] = text[:length]
+    outcome, last = Outcome(tokens=generation.kept), 1
+    goal = length + generation.kept
+    while length < goal:
+        emitted = length - len(start["prompt"])
+        limit = max(0, min(k, most - emitted - 1, context - length - 1))
+        allowance = policy.allowance(length - 1, limit)
+        before_s = _model_s(drafter)
+        count = drafter.propose(history, length, allowance).size
+        draft_s = _model_s(drafter) - before_s
+        if not isinstance(drafter, NoDrafter):
+            draft_s += costs.lookup_s
+        verify_s = costs.evaluation_s(length - 1, count + 1, last)
+        accepted = _matching(history, text, length, count)
+        drafter.learn(accepted, count)
+        after = min(length + accepted + 1, end)
+        history[length:after] = text[length:after]
+        drafter.commit(history, after)
+        policy.observe(Spent(length - 1, count + 1, count, accepted + 1, draft_s, verify_s))
+        outcome.seconds += draft_s + verify_s + costs.token_s * (accepted + 1)
+        outcome.proposed.append(count)
+        outcome.accepted.append(accepted)
+        length, last = after, count + 1
+    return outcome
+
+
+def _model_s(drafter: Drafter) -> float:
+    """What evaluations of its draft model, if it has one, have taken."""
+    return getattr(getattr(drafter, "model", drafter), "spent_s", 0.0)
+
+
+def _matching(history: np.ndarray, text: np.ndarray, length: int, count: int) -> int:
+    """How many of the proposals are the text's tokens, from the first on."""
+    known = min(count, len(text) - length)
+    wrong = np.flatnonzero(history[length : length + known] != text[length : length + known])
+    return int(wrong[0]) if len(wrong) else known

@@ -1,0 +1,57 @@
+"""A real draft model read along recorded texts: where it would have proposed the right token."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import numpy as np
+from recorded import Generation
+from replaying import KnownDraft
+
+from edgespec import Engine, EngineOptions, SamplingParameters
+from edgespec.drafters import ContextDrafter, fixed_allowance
+from edgespec.drafters.calibration import make_calibration
+from edgespec.speculation.settings import draw_settings
+
+__all__ = ["known_drafts"]
+
+
+def known_drafts(model: str, draft: str, generations: list[Generation]) -> list[KnownDraft]:
+    """For each generation; all have to be greedy.
+
+    Args:
+        model, draft: as `edgespec run` takes them.
+    """
+    if any(generation.start["rule"] != "greedy" for generation in generations):
+        raise SystemExit("--draft needs greedy traces: what a draft draws otherwise is not known")
+    longest = max(len(generation.text) for generation in generations)
+    options = EngineOptions(draft=draft, k=1, context=longest + 1)
+    with Engine(model, options) as engine:
+        return [_follow(engine, generation) for generation in generations]
+
+
+def _follow(engine: Engine, generation: Generation) -> KnownDraft:
+    """Ask for one token behind every beginning of the text."""
+    drafter, text = engine.drafter, generation.text
+    if not isinstance(drafter, ContextDrafter):
+        raise SystemExit(f"{engine.drafter_name} is no draft model")
+    prompt = len(generation.start["prompt"])
+    if int(text.max()) >= engine.vocabulary.size:
+        raise SystemExit(f"the traces are not of {engine.model_name}: give --model")
+    drafter.pace.calibration = make_calibration()  # so that estimates are the confidence itself
+    drafter.rewind(0)
+    drafter.begin(draw_settings(SamplingParameters(temperature=0), "greedy"))
+    right, sure = np.zeros(len(text), bool), np.zeros(len(text))
+    history = np.concatenate([text, np.zeros(1, np.int32)])
+    allowance, seconds = fixed_allowance(1), []
+    for position in range(prompt, len(text)):
+        started = perf_counter()
+        proposed = drafter.propose(history, position, allowance).size
+        seconds.append(perf_counter() - started)
+        right[position] = proposed and history[position] == text[position]
+        sure[position] = allowance.acceptance[0]
+        history[position] = text[position]
+        drafter.commit(history, position + 1)
+    # The first one has read the prompt.
+    step_s = float(np.median(seconds[1:])) if len(seconds) > 1 else seconds[0]
+    return KnownDraft(right, sure, 1.0, step_s, seconds[0] / max(1, prompt), None)
