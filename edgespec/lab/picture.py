@@ -2,85 +2,41 @@
 
 from __future__ import annotations
 
-import io
-import os
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgespec.errors import UsageError
 from edgespec.lab.report import LARGEST_K, Chain, Report, Tree, Verification
+from edgespec.pictures import BLUE, GREEN, ORANGE, PURPLE, write_panels
 from edgespec.speculation.theory import Decomposition
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["check_picture_path", "write_picture"]
+__all__ = ["write_picture"]
 
 _MOST_LABELS = 16
-# Okabe and Ito's colours, which do not depend on telling red from green.
-_BLUE, _ORANGE, _GREEN, _PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
-
-
-def check_picture_path(path: Path) -> None:
-    """Say before any work that a picture could not be written there.
-
-    Raises:
-        UsageError: another format's name, or no such folder.
-    """
-    if path.suffix.lower() != ".png":
-        raise UsageError(f"{path}: pictures are PNG, give a name that ends in .png")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path}: there is no folder {path.parent}")
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder: give the name of a file")
 
 
 def write_picture(report: Report, path: Path) -> None:
     """Draw the report; the file appears, or is replaced, at once."""
-    data = _draw(report)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:
-        draft.write_bytes(data)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _draw(report: Report) -> bytes:
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    panels = 3 if report.trees else 2
-    with mpl.rc_context():
-        mpl.rcdefaults()  # the user's own settings may ask for LaTeX, or fonts that are not there
-        layout = ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12)
-        figure = Figure(figsize=(10, 3.9 * panels), dpi=120, layout=layout)
-        FigureCanvasAgg(figure)
-        axes = figure.subplots(panels, 1, squeeze=False)[:, 0]
-        _draw_step(axes[0], report.decomposition)
-        _draw_chain(axes[1], report.chain)
-        if report.trees:
-            _draw_trees(axes[2], report.trees)
-        for each in axes:
-            each.spines[["top", "right"]].set_visible(False)
-            each.set_axisbelow(True)
-            each.grid(axis="y", color="0.9")
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    panels = [
+        lambda axes: _draw_step(axes, report.decomposition),
+        lambda axes: _draw_chain(axes, report.chain),
+    ]
+    if report.trees:
+        panels.append(lambda axes: _draw_trees(axes, report.trees))
+    write_panels(path, *panels)
 
 
 def _draw_step(axes: Axes, step: Decomposition) -> None:
     tokens = range(1, len(step.p) + 1)
     residual = step.residual or (0,) * len(step.p)
     bars = (
-        ("p (target)", step.p, _BLUE),
-        ("q (draft)", step.q, _ORANGE),
-        ("accepted: min(p, q)", step.accepted, _GREEN),
-        ("residual: norm((p - q)+)", residual, _PURPLE),
+        ("p (target)", step.p, BLUE),
+        ("q (draft)", step.q, ORANGE),
+        ("accepted: min(p, q)", step.accepted, GREEN),
+        ("residual: norm((p - q)+)", residual, PURPLE),
     )
     few = len(step.p) <= 5
     for i, (label, values, colour) in enumerate(bars):
@@ -104,8 +60,8 @@ def _draw_step(axes: Axes, step: Decomposition) -> None:
 
 def _draw_chain(axes: Axes, chain: Chain) -> None:
     for side, name, colour in (
-        (chain.free, "free verification, v(n) = 1", _BLUE),
-        (chain.measured, chain.measured.name, _ORANGE),
+        (chain.free, "free verification, v(n) = 1", BLUE),
+        (chain.measured, chain.measured.name, ORANGE),
     ):
         _draw_speedups(axes, side, name, colour)
     axes.axhline(1, color="0.4", linewidth=1, linestyle="--", label="plain decoding")
@@ -132,7 +88,7 @@ def _draw_trees(axes: Axes, trees: tuple[Tree, ...]) -> None:
     for tree, name, colour in zip(
         trees,
         ("independent draws from q", "without the rejected tokens"),
-        (_GREEN, _PURPLE),
+        (GREEN, PURPLE),
         strict=True,
     ):
         numbers = range(1, tree.count + 1)

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from edgespec.drafters.allowance import Allowance, fixed_allowance
+from edgespec.tuning.achieved import Achieved
 from edgespec.tuning.costs import (
     CostTable,
     Float64Array,
@@ -23,14 +24,16 @@ from edgespec.tuning.costs import (
 
 __all__ = ["AdaptivePolicy", "FixedPolicy", "Policy", "Spent"]
 
-_TRYING = 0.005
+_TRYING = 0.01
 """Share of the time that may go into trying drafts that do not pay."""
 
-_MOST_SPARE_CYCLES = 40.0
+_MOST_SPARE_CYCLES = 8.0  # plain cycles; as many are there at the beginning
 _ACCOUNT_DECAY = 0.98  # a cycle that speculated
-_FORGIVING = 0.998  # a cycle that did not
+_FORGIVING = 0.997  # a cycle that did not
 _MOST_MARGIN = 0.5
-_ACCOUNT_CYCLES = 4.0  # opening balance of both sides, in plain cycles
+_ACCOUNT_CYCLES = 50.0
+"""Opening balance of both sides, in plain cycles: about what the account remembers. A draft that
+is found out within the first few blocks is no reason to doubt the next one."""
 
 
 class Spent(NamedTuple):
@@ -82,15 +85,18 @@ class AdaptivePolicy:
     Args:
         costs: measured for up to k + 1 tokens.
         k: the most proposals.
+
+    `achieved` has the totals of all cycles.
     """
 
     def __init__(self, costs: CostTable, k: int) -> None:
         self.costs = costs
+        self.achieved = Achieved()
         self._cycle_s: Float64Array = np.zeros(k + 1)
         self._acceptance: Float64Array = np.zeros(max(1, k))
-        self._spare_s = 0.0
-        opening = _ACCOUNT_CYCLES * predicted_cost(costs, 0.0, 1)
-        self._took_s = self._worth_s = opening
+        plain_s = predicted_cost(costs, 0.0, 1)
+        self._spare_s = _MOST_SPARE_CYCLES * plain_s
+        self._took_s = self._worth_s = _ACCOUNT_CYCLES * plain_s
 
     @property
     def margin(self) -> float:
@@ -112,9 +118,13 @@ class AdaptivePolicy:
             )
         took_s = spent.draft_s + spent.verify_s
         worth_s = spent.emitted * plain_s
+        if predicted is not None:
+            self.achieved.add(spent.evaluated, spent.emitted, took_s, worth_s)
         self._spare_s += _TRYING * took_s
         if spent.proposed > 0:
-            self._took_s = _ACCOUNT_DECAY * self._took_s + took_s
+            # An outlier, or a draft that reads a whole prompt once, says little of the next cycle.
+            usual_s = min(took_s, worth_s + plain_s)
+            self._took_s = _ACCOUNT_DECAY * self._took_s + usual_s
             self._worth_s = _ACCOUNT_DECAY * self._worth_s + worth_s
             self._spare_s = max(0.0, self._spare_s - max(0.0, took_s - worth_s))
         else:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
 
-from edgespec.backend import Context
+from edgespec.backend import Context, HeadContext
 
-__all__ = ["DraftCost", "measure_cost", "measure_draft"]
+__all__ = [
+    "HEAD_BATCH",
+    "MEASURED_DEPTH",
+    "DraftCost",
+    "draft_reader",
+    "head_reader",
+    "measure_cost",
+    "measure_draft",
+    "measure_head",
+]
 
-_DEPTH = 128
+HEAD_BATCH = 32
+"""Tokens of one evaluation of an EAGLE-3 head, which computes logits for each of them."""
+
+MEASURED_DEPTH = 128
 _STEPS = 7
 
 
@@ -25,18 +37,48 @@ class DraftCost(NamedTuple):
 
 def measure_draft(context: Context) -> DraftCost:
     """What a draft costs in an open context, whose content is lost. Takes a few steps."""
-    depth = min(_DEPTH, context.capacity - _STEPS - 1)
-    tokens = np.full(depth, context.model.vocabulary.bos or 0, np.int32)
+    return _measure_steps(context, draft_reader(context))
+
+
+def measure_head(context: HeadContext) -> DraftCost:
+    """As `measure_draft`, of an EAGLE-3 head; the fusion of features belongs to reading."""
+    return _measure_steps(context, head_reader(context))
+
+
+def draft_reader(context: Context) -> Callable[[int], object]:
+    """Appends up to `MEASURED_DEPTH` tokens and computes the logits behind the last."""
+    tokens = np.full(MEASURED_DEPTH, context.model.vocabulary.bos or 0, np.int32)
+    return lambda count: context.evaluate(tokens[:count], 1)
+
+
+def head_reader(context: HeadContext) -> Callable[[int], object]:
+    """As `draft_reader`, with features fused for more than one token."""
+    head = context.model.header.eagle
+    assert head is not None
+    tokens = np.zeros(MEASURED_DEPTH, np.int32)
+    features = np.ones((MEASURED_DEPTH, len(head.layers) * head.target_width), np.float32)
+    state = np.ones((1, context.model.embedding_length), np.float32)
+
+    def read(count: int) -> object:
+        states = state if count == 1 else context.fuse(features[:count])
+        return context.step(tokens[:count], states)
+
+    return read
+
+
+def _measure_steps(context: Context, read: Callable[[int], object]) -> DraftCost:
+    """Times `read`, which appends so many tokens and computes the logits behind the last."""
+    depth = min(MEASURED_DEPTH, context.capacity - _STEPS - 1)
     context.clear()
-    context.evaluate(tokens[:1], 1)  # plans and buffers of the first call
+    read(1)  # plans and buffers of the first call
     context.clear()
     started = perf_counter()
-    context.prefill(tokens)
+    read(depth)
     reading_s = (perf_counter() - started) / depth
     steps = []
     for _ in range(_STEPS):
         started = perf_counter()
-        context.evaluate(tokens[:1], 1)
+        read(1)
         steps.append(perf_counter() - started)
     context.clear()
     return DraftCost(float(np.median(steps)), reading_s)

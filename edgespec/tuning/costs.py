@@ -24,6 +24,11 @@ _OUTLIER = 0.3  # log ratio beyond which a measurement says no more
 _MOST = 2.0  # log ratio that corrections stay within
 _USE_DECAY = 0.9
 
+_CHANGING = 0.3
+"""Share of batches that the next one is unlike, before anything is known."""
+
+_CHANGE_STEP, _CHANGE_FORGETTING = 0.2, 0.002  # at a batch, at a single token
+
 
 class CostTable(NamedTuple):
     """Costs by depth and number of tokens.
@@ -36,6 +41,7 @@ class CostTable(NamedTuple):
         shape: float64 (largest + 1,), log of what each n is off by beside that.
         use: float64 (largest + 1,), how often each n occurred lately.
         last: int64 (1,), the n of the evaluation before.
+        changing: float64 (1,), share of batches that the next evaluation was unlike, lately.
     """
 
     depths: Float64Array
@@ -45,6 +51,7 @@ class CostTable(NamedTuple):
     shape: Float64Array
     use: Float64Array
     last: npt.NDArray[np.int64]
+    changing: Float64Array
 
     @property
     def largest(self) -> int:
@@ -87,6 +94,7 @@ def make_cost_table(
         np.zeros(largest + 1),
         np.zeros(largest + 1),
         np.ones(1, np.int64),
+        np.full(1, _CHANGING),
     )
 
 
@@ -100,9 +108,9 @@ def predicted_cost(table: CostTable, depth: float, n: int) -> float:
         while i < len(depths) - 1 and depths[i] < depth:
             i += 1
         slope = (column[i] - column[i - 1]) / (depths[i] - depths[i - 1])
-        if depth > depths[-1]:
-            slope = max(slope, 0.0)
-        value = column[i - 1] + slope * (depth - depths[i - 1])
+        value = column[i - 1] + slope * (min(depth, depths[i]) - depths[i - 1])
+        if depth > depths[i]:
+            value += max(slope, 0.0) * (depth - depths[i])
     return float(value * math.exp(table.drift[0] + table.shape[n]))
 
 
@@ -122,7 +130,8 @@ def fill_cycle_costs(
     """``cycle_s[j]`` becomes the seconds of verifying j proposals, for j up to `limit`.
 
     A shape unlike the last one costs a new plan of the graph, and one unlike the usual one the
-    plan of going back to that.
+    plan of going back to that. Both are shared by the cycles that will have the new shape: few
+    if batches have lately been unlike each other.
 
     Args:
         margin: by how much dearer than measured speculation is taken to be.
@@ -131,7 +140,8 @@ def fill_cycle_costs(
     for j in range(limit + 1):
         n = j + 1
         seconds = predicted_cost(table, depth, n)
-        seconds += table.switch_s[n] * (int(n != table.last[0]) + int(n != usual))
+        switches = int(n != table.last[0]) + int(n != usual)
+        seconds += table.changing[0] * table.switch_s[n] * switches
         cycle_s[j] = seconds * (1.0 + margin) if j > 0 else seconds
 
 
@@ -147,6 +157,10 @@ def observe_cost(table: CostTable, depth: float, n: int, seconds: float) -> floa
         table.drift[0] = min(max(drift, -_MOST), _MOST)
         shape = table.shape[n] + _SHAPE_STEP * off
         table.shape[n] = min(max(shape, -_MOST), _MOST)
+    if table.last[0] > 1:
+        table.changing[0] += _CHANGE_STEP * (switched - table.changing[0])
+    else:
+        table.changing[0] += _CHANGE_FORGETTING * (_CHANGING - table.changing[0])
     for i in range(len(table.use)):
         table.use[i] *= _USE_DECAY
     table.use[n] += 1.0

@@ -12,17 +12,33 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from edgespec.backend import Context
-from edgespec.tuning.measure import QUICK, Effort, SettingFigures, measure_context
-from edgespec.tuning.store import load_measurement, measurement_key, store_measurement
+from edgespec.tuning.measure import (
+    QUICK,
+    Effort,
+    SettingFigures,
+    measure_context,
+    read_figures,
+    setting_name,
+)
+from edgespec.tuning.store import (
+    forget_measurements,
+    load_measurement,
+    measurement_key,
+    store_measurement,
+)
 
 __all__ = [
     "PLAIN",
     "Exactness",
     "choose_exactness",
     "exactness_of",
+    "find_setting",
+    "forget_choice",
+    "forget_settings",
     "load_setting",
     "measure_setting",
     "relative_cost",
@@ -105,9 +121,16 @@ def relative_cost(one: SettingFigures, other: SettingFigures) -> float:
     return math.sqrt(ratio)
 
 
-def exactness_of(wanted: str, k: int, figures: SettingFigures) -> Exactness:
-    """What holds in this setting: "bitwise" if it is wanted, or is so anyway."""
-    if wanted == "bitwise" or figures.identical > k:
+def exactness_of(
+    wanted: str, k: int, figures: SettingFigures, *, adaptive: bool = False
+) -> Exactness:
+    """What holds in this setting: "bitwise" if it is wanted, or is so anyway.
+
+    Args:
+        adaptive: shorter blocks than k will do, so that "auto" is bitwise for their sake.
+    """
+    enough = min(k, _TYPICAL_BLOCK) if adaptive and wanted == "auto" else k
+    if wanted == "bitwise" or figures.identical > enough:
         return _bitwise(figures, k)
     return Exactness(
         "distribution",
@@ -119,7 +142,7 @@ def exactness_of(wanted: str, k: int, figures: SettingFigures) -> Exactness:
 
 
 def _bitwise(figures: SettingFigures, k: int) -> Exactness:
-    largest = min(k, figures.identical - 1)
+    largest = max(0, min(k, figures.identical - 1))
     reason = f"batches of up to {figures.identical} tokens are bit-identical to single tokens"
     if largest < k:
         reason += f": blocks are cut to {largest} proposals"
@@ -129,8 +152,17 @@ def _bitwise(figures: SettingFigures, k: int) -> Exactness:
 def remember_choice(model: str, exactness: Exactness) -> None:
     """Keep what was chosen for a model, for `edgespec doctor`."""
     if exactness.setting is not None:
-        name = re.sub(r"[^\w.-]", "_", model)[:100]
-        store_measurement(f"choice-{name}", {"model": model, **exactness.as_json()})
+        store_measurement(_choice_key(model), {"model": model, **exactness.as_json()})
+
+
+def forget_choice(model: str) -> None:
+    """Remove it."""
+    forget_measurements(_choice_key(model))
+
+
+def _choice_key(model: str) -> str:
+    name = re.sub(r"[^\w.-]", "_", model)[:100]
+    return f"choice-{name}"
 
 
 def measure_setting(context: Context, effort: Effort = QUICK) -> SettingFigures:
@@ -140,38 +172,46 @@ def measure_setting(context: Context, effort: Effort = QUICK) -> SettingFigures:
         context: opened for as many rows of output as the effort's largest batch; its content
             is lost.
     """
-    stored = load_setting(context)
-    if stored is not None and stored.sizes[-1] >= effort.needed:
+    stored = load_setting(context, effort.needed)
+    if stored is not None:
         return stored
     figures = measure_context(context, effort)
-    store_setting(context, figures)
+    store_setting(context.model.path, figures)
     return figures
 
 
-def load_setting(context: Context) -> SettingFigures | None:
-    """What was measured in a context opened like this one."""
-    stored = load_measurement(_key(context))
-    if stored is None:
-        return None
-    try:
-        return SettingFigures(**stored)
-    except TypeError:
-        return None  # written by another version
-
-
-def store_setting(context: Context, figures: SettingFigures) -> None:
-    """Keep what was measured for contexts opened like this one."""
-    store_measurement(_key(context), figures.as_json())
-
-
-def _key(context: Context) -> str:
+def load_setting(context: Context, needed: int = 1) -> SettingFigures | None:
+    """What was measured, for batches of so many tokens, in a context opened like this one."""
     options = context.options
-    return measurement_key(
-        context.model.path,
-        {
-            "flash_attention": options.flash_attention,
-            "threads": options.threads,
-            "kv_type": options.kv_type,
-            "repack": context.model.options.repack,
-        },
+    name = setting_name(
+        options.threads,
+        options.flash_attention,
+        context.model.options.repack,
+        options.kv_type,
     )
+    return find_setting(context.model.path, name, needed)
+
+
+def find_setting(model: Path, name: str, needed: int = 1) -> SettingFigures | None:
+    """The same by the setting's name; what `edgespec tune` measured goes first."""
+    for tuned in (True, False):
+        figures = read_figures(load_measurement(_key(model, name, tuned)))
+        if figures is not None and figures.sizes[-1] >= needed:
+            return figures
+    return None
+
+
+def store_setting(model: Path, figures: SettingFigures, *, tuned: bool = False) -> None:
+    """Keep what was measured; beside what was `tuned`, never in its place."""
+    store_measurement(_key(model, figures.name, tuned), figures.as_json())
+
+
+def forget_settings(model: Path, *, tuned: bool = True) -> None:
+    """Remove what was measured of this file: all of it, or only what was not `tuned`."""
+    for kind in (True, False) if tuned else (False,):
+        forget_measurements(_key(model, "*", kind))
+
+
+def _key(model: Path, name: str, tuned: bool) -> str:
+    kind = "tuned" if tuned else "setting"
+    return f"{kind}-{measurement_key(model, {})}-{name}"

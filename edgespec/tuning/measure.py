@@ -7,8 +7,10 @@ llama.cpp plans its graph anew, and once more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median_low
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -19,7 +21,16 @@ from edgespec.backend import Context
 from edgespec.tuning.costs import CostTable, make_cost_table
 from edgespec.tuning.invariance import Difference, compare, stand_at
 
-__all__ = ["GLANCE", "QUICK", "Effort", "SettingFigures", "measure_context", "measuring_text"]
+__all__ = [
+    "GLANCE",
+    "QUICK",
+    "Effort",
+    "SettingFigures",
+    "measure_context",
+    "measuring_text",
+    "read_figures",
+    "setting_name",
+]
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
@@ -29,6 +40,13 @@ _TEXT = (
     "The ferry leaves at six, whatever the weather. In 1913 the old pier burned down; nobody knew "
     "why. for i in range(10): print(i * i) - a list: salt, rope, tar, 14 nails. "
 )
+
+
+def setting_name(threads: int, flash_attention: bool, repack: bool, kv_type: str) -> str:
+    """Tells one way to open a context from others."""
+    flash = "flash" if flash_attention else "noflash"
+    packed = "repack" if repack else "norepack"
+    return f"{threads}t-{flash}-{packed}-{kv_type}"
 
 
 @dataclass(frozen=True)
@@ -63,9 +81,7 @@ class SettingFigures:
     @property
     def name(self) -> str:
         """Tells it from other settings."""
-        flash = "flash" if self.flash_attention else "noflash"
-        repack = "repack" if self.repack else "norepack"
-        return f"{self.threads}t-{flash}-{repack}-{self.kv_type}"
+        return setting_name(self.threads, self.flash_attention, self.repack, self.kv_type)
 
     def block_s(self, n: int) -> float:
         """Seconds of a batch of n tokens at the greatest depth."""
@@ -80,6 +96,27 @@ class SettingFigures:
         return asdict(self)
 
 
+def read_figures(data: Any) -> SettingFigures | None:
+    """From `SettingFigures.as_json`; None if it is damaged, or of another version."""
+    try:
+        figures = SettingFigures(**data)
+        seconds = np.array(figures.seconds, np.float64)
+        others = np.array([*figures.switch_s, figures.prefill_s], np.float64)
+        sane = (
+            seconds.shape == (len(figures.depths), len(figures.sizes))
+            and len(figures.switch_s) == len(figures.sizes) > 0
+            and figures.sizes[0] == 1
+            and bool((np.diff(figures.sizes) > 0).all() and (np.diff(figures.depths) > 0).all())
+            and 0 <= figures.identical <= figures.sizes[-1]
+            and bool((seconds > 0).all() and np.isfinite(seconds).all())
+            and bool((others >= 0).all() and np.isfinite(others).all())
+            and math.isfinite(figures.logit_difference + figures.total_variation)
+        )
+    except (TypeError, ValueError):
+        return None
+    return figures if sane else None
+
+
 class Effort(NamedTuple):
     """How much to measure.
 
@@ -90,6 +127,8 @@ class Effort(NamedTuple):
         seconds: time spent on batches at one depth after which no further repetition is begun,
             nor at the first depth a further size.
         needed: tokens of the batches that are measured in any case.
+        twice: tokens up to which a batch is evaluated twice in a row. A longer one is evaluated
+            once, and what planning took with the shorter ones is taken off.
     """
 
     depths: tuple[int, ...]
@@ -97,6 +136,7 @@ class Effort(NamedTuple):
     repetitions: int
     seconds: float
     needed: int = 8
+    twice: int = 64
 
 
 QUICK = Effort(depths=(272, 40), largest=16, repetitions=2, seconds=2.0)
@@ -165,7 +205,7 @@ class _Run:
         for repetition in range(self._effort.repetitions):
             if repetition and self._late:
                 break
-            self._take_turns(depth, alone, repetition == 0, first and repetition == 0)
+            self._take_turns(depth, alone, repetition, first and repetition == 0)
             self._done += 1
             self._progress(self._done / self._parts)
 
@@ -175,23 +215,30 @@ class _Run:
             rows[i] = self._context.evaluate(self._text[depth + i : depth + i + 1], 1)[0]
         return rows
 
-    def _take_turns(self, depth: int, alone: Float32Array, compared: bool, may_stop: bool) -> None:
-        for n in range(1, self._largest + 1):
+    def _take_turns(self, depth: int, alone: Float32Array, repetition: int, may_stop: bool) -> None:
+        sizes = range(1, self._largest + 1)
+        # Back and forth, so that a machine that slows down is unfair to no size.
+        for n in reversed(sizes) if repetition % 2 else sizes:
             if may_stop and n > self._effort.needed and self._late:
                 self._largest = n - 1  # at every depth
                 break
-            for again in (False, True):
-                stand_at(self._context, self._text, depth)
-                started = perf_counter()
-                logits = self._context.evaluate(self._text[depth : depth + n], n)
-                took = perf_counter() - started
-                self._spent_s += took
-                if again:
-                    self._times[depth][n].append(took)
-                else:
-                    self._first_times.setdefault(n, []).append(took)
-                    if compared:
-                        self._differences.append(compare(n, logits, alone))
+            took, logits = self._time(depth, n)
+            if repetition == 0:
+                self._differences.append(compare(n, logits, alone))
+            if n <= self._effort.twice:
+                self._first_times.setdefault(n, []).append(took)
+                took, _ = self._time(depth, n)
+            else:
+                took = max(took - self._planning_s(), took / 2)
+            self._times[depth][n].append(took)
+
+    def _time(self, depth: int, n: int) -> tuple[float, Float32Array]:
+        stand_at(self._context, self._text, depth)
+        started = perf_counter()
+        logits = self._context.evaluate(self._text[depth : depth + n], n)
+        took = perf_counter() - started
+        self._spent_s += took
+        return took, logits
 
     @property
     def _late(self) -> bool:
@@ -213,20 +260,21 @@ class _Run:
             total_variation=max(d.variation for d in self._differences),
             depths=depths,
             sizes=sizes,
-            seconds=[[_median(self._times[depth][n]) for n in sizes] for depth in depths],
-            switch_s=self._switches(sizes),
+            # Of two the lower: what disturbs a measurement makes it slower.
+            seconds=[[median_low(self._times[depth][n]) for n in sizes] for depth in depths],
+            switch_s=[self._planning_s()] * len(sizes),
             prefill_s=self._reading(depths),
         )
 
-    def _switches(self, sizes: list[int]) -> list[float]:
+    def _planning_s(self) -> float:
         """Planning a graph takes no longer for one size than for the other: one figure for all."""
         extra = [
             first - again
-            for n in sizes
+            for n, times in self._first_times.items()
             if n > 1
-            for first, again in zip(self._first_times[n], self._all_times(n), strict=False)
+            for first, again in zip(times, self._all_times(n), strict=False)
         ]
-        return [max(0.0, _median(extra))] * len(sizes)
+        return max(0.0, _median(extra)) if extra else 0.0
 
     def _all_times(self, n: int) -> list[float]:
         return [took for times in self._times.values() for took in times[n]]

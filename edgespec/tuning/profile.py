@@ -6,15 +6,22 @@ best; every engine adds what it learned when it is closed.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgespec.tuning.store import load_measurement, measurement_key, store_measurement
+from edgespec.tuning.store import (
+    forget_measurements,
+    load_measurement,
+    measurement_key,
+    store_measurement,
+    stored_measurements,
+)
 
-__all__ = ["BestSetting", "Profile", "Usage", "load_profile"]
+__all__ = ["BestSetting", "Profile", "Usage", "load_profile", "tuned_models"]
 
 _USAGE_DECAY = 0.9
 
@@ -48,6 +55,7 @@ class Profile:
     Attributes:
         key: its name in the store.
         best: None before `edgespec tune`.
+        tuned: what it found, for people: the model's name and file, and a few figures.
         usage: lengths that were seen.
         drafts: by `measurement_key` of the draft's file, what its `Pace` knows.
         ngram: hits and trials of prompt lookup by match length.
@@ -56,6 +64,7 @@ class Profile:
 
     key: str
     best: BestSetting | None = None
+    tuned: dict[str, Any] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
     drafts: dict[str, Any] = field(default_factory=dict)
     ngram: dict[str, Any] = field(default_factory=dict)
@@ -65,12 +74,17 @@ class Profile:
         """What is known of drafting with this file; what is put into it is kept."""
         return _dictionary(self.drafts.setdefault(measurement_key(file, {}), {}))
 
+    def forget(self) -> None:
+        """Remove the file."""
+        forget_measurements(self.key)
+
     def save(self) -> None:
         """Write it; a folder that cannot be written costs only learning again."""
         store_measurement(
             self.key,
             {
                 "best": vars(self.best) if self.best else None,
+                "tuned": self.tuned,
                 "usage": vars(self.usage),
                 "drafts": self.drafts,
                 "ngram": self.ngram,
@@ -81,16 +95,34 @@ class Profile:
 
 def load_profile(model: Path) -> Profile:
     """The profile of this file; an empty one if there is none."""
-    key = "profile-" + measurement_key(model, {})
+    key = _key(model)
     data = load_measurement(key) or {}
     return Profile(
         key,
         _best(data.get("best")),
+        _dictionary(data.get("tuned")),
         _usage(data.get("usage")),
         _dictionary(data.get("drafts")),
         _dictionary(data.get("ngram")),
         {k: v for k, v in _dictionary(data.get("shapes")).items() if _numbers(v)},
     )
+
+
+def tuned_models() -> list[dict[str, Any]]:
+    """What `edgespec tune` found for each model that is still where it was, on this machine."""
+    found = []
+    for key, data in stored_measurements("profile-*").items():
+        tuned = _dictionary(data.get("tuned"))
+        with contextlib.suppress(OSError, TypeError, KeyError):
+            whole = all(tuned[name] for name in ("model", "date", "setting"))
+            timed = tuned["token_s"] > 0 and tuned["prefill_s"] > 0
+            if whole and timed and key == _key(Path(tuned["path"])):
+                found.append(tuned)
+    return found
+
+
+def _key(model: Path) -> str:
+    return "profile-" + measurement_key(model, {})
 
 
 def _best(data: Any) -> BestSetting | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -13,7 +14,14 @@ from typing import Any
 from edgespec.backend import capabilities
 from edgespec.folders import cache_root
 
-__all__ = ["load_measurement", "measurement_key", "store_measurement", "stored_choices"]
+__all__ = [
+    "forget_measurements",
+    "load_measurement",
+    "measurement_key",
+    "store_measurement",
+    "stored_choices",
+    "stored_measurements",
+]
 
 _log = logging.getLogger("edgespec.tuning")
 
@@ -67,10 +75,23 @@ def store_measurement(key: str, data: dict[str, Any]) -> None:
         _log.info("the measurement cannot be kept: %s", error)
 
 
+def forget_measurements(pattern: str) -> None:
+    """Remove what is stored under keys like this one, in which * stands for anything."""
+    for path in _folder().glob(f"{pattern}.json"):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def stored_measurements(pattern: str) -> dict[str, dict[str, Any]]:
+    """What is stored under keys like this one, in which * stands for anything."""
+    keys = (path.stem for path in sorted(_folder().glob(f"{pattern}.json")))
+    found = {key: load_measurement(key) for key in keys}
+    return {key: data for key, data in found.items() if data is not None}
+
+
 def stored_choices() -> list[dict[str, Any]]:
     """What was chosen for each model that was opened here, by name."""
-    found = (load_measurement(path.stem) for path in sorted(_folder().glob("choice-*.json")))
-    return [choice for choice in found if choice is not None]
+    return list(stored_measurements("choice-*").values())
 
 
 def _folder() -> Path:

@@ -1,28 +1,36 @@
-"""The choice between exact and fast settings, and the measurements it rests on."""
+"""The choice between exact and fast settings."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edgespec.backend import Context, ContextOptions, Model
-from edgespec.tuning import exactness
-from edgespec.tuning.exactness import SettingFigures, choose_exactness, measure_setting
-from edgespec.tuning.store import load_measurement, measurement_key, store_measurement
+from edgespec.tuning.exactness import choose_exactness, exactness_of, relative_cost
+from edgespec.tuning.measure import SettingFigures
 
-EXACT = SettingFigures(False, 4, 0.0, 0.0, 0.010)
-FAST = SettingFigures(True, 1, 0.5, 0.03, 0.010)
+EXACT = SettingFigures(
+    threads=2, flash_attention=False, repack=True, kv_type="f16",
+    identical=4, logit_difference=0.25, total_variation=0.01,
+    depths=[40, 272], sizes=list(range(1, 9)), seconds=[[0.009] * 8, [0.010] * 8],
+    switch_s=[0.001] * 8, prefill_s=0.001,
+)  # fmt: skip
+FAST = replace(EXACT, flash_attention=True, identical=1, logit_difference=0.5, total_variation=0.03)
 
 
-def choose(wanted: str, k: int, exact: SettingFigures, fast: SettingFigures) -> Any:
-    return choose_exactness(wanted, k, lambda: exact, lambda: fast)
+def choose(wanted: str, k: int, exact: SettingFigures, fast: SettingFigures, **options: Any) -> Any:
+    return choose_exactness(wanted, k, lambda: exact, lambda: fast, **options)
 
 
 def never() -> SettingFigures:
     raise AssertionError("this need not be measured")
+
+
+def costing(figures: SettingFigures, factor: float) -> SettingFigures:
+    """The same setting on a machine where all its batches take so many times as long."""
+    seconds = [[factor * value for value in row] for row in figures.seconds]
+    return replace(figures, seconds=seconds)
 
 
 def test_bitwise_never_measures_the_fast_settings_and_cuts_the_block() -> None:
@@ -34,70 +42,59 @@ def test_bitwise_never_measures_the_fast_settings_and_cuts_the_block() -> None:
     assert choose_exactness("bitwise", 3, lambda: alone, never).largest_k == 0
 
 
-@pytest.mark.parametrize(
-    ("cost", "mode"), [(0.8, "bitwise"), (1.04, "bitwise"), (1.2, "distribution")]
-)
-def test_auto_is_bitwise_where_that_costs_under_five_percent(cost: float, mode: str) -> None:
-    choice = choose("auto", 3, replace(EXACT, block_s=0.010 * cost), FAST)
-    assert choice.mode == mode
-    assert choice.flash_attention == (mode == "distribution")
-    assert choice.largest_k == 3
-    if mode == "distribution":
-        assert choice.as_json()["logit_difference"] == 0.5
-        assert "0.5" in choice.reason
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_auto_is_bitwise_where_blocks_are_identical_and_measures_nothing_else(k: int) -> None:
+    choice = choose_exactness("auto", k, lambda: EXACT, never)
+    assert (choice.mode, choice.flash_attention, choice.largest_k) == ("bitwise", False, k)
+    assert "cut" not in choice.reason
+
+
+def test_auto_cuts_adaptive_blocks_but_not_below_typical_ones() -> None:
+    """Shorter blocks will do where k is only the most; a user's own k is not cut."""
+    exact = replace(EXACT, identical=5)
+    choice = choose_exactness("auto", 15, lambda: exact, never, adaptive=True)
+    assert (choice.mode, choice.largest_k) == ("bitwise", 4)
+    with pytest.raises(AssertionError, match="need not"):
+        choose_exactness("auto", 5, lambda: exact, never)
+    with pytest.raises(AssertionError, match="need not"):
+        choose_exactness("auto", 15, lambda: EXACT, never, adaptive=True)
+
+
+@pytest.mark.parametrize(("cost", "flash"), [(0.8, False), (1.2, True)])
+def test_auto_takes_the_faster_where_blocks_are_not_identical(cost: float, flash: bool) -> None:
+    choice = choose("auto", 4, costing(EXACT, cost), FAST)
+    assert (choice.mode, choice.flash_attention, choice.largest_k) == ("distribution", flash, 4)
+    difference = 0.5 if flash else 0.25
+    assert choice.as_json()["logit_difference"] == difference
+    assert str(difference) in choice.reason
+    assert ("1.20 times as long" in choice.reason) == flash
 
 
 def test_distribution_takes_the_faster_and_says_bitwise_if_that_is_identical_too() -> None:
-    assert choose("distribution", 3, replace(EXACT, block_s=0.02), FAST).flash_attention
-    slow = choose("distribution", 3, replace(EXACT, identical=2), replace(FAST, block_s=0.02))
+    assert choose("distribution", 3, costing(EXACT, 2), FAST).flash_attention
+    slow = choose("distribution", 3, replace(EXACT, identical=2), costing(FAST, 2))
     assert (slow.mode, slow.flash_attention) == ("distribution", False)
-    both = choose("distribution", 3, replace(EXACT, block_s=0.02), replace(FAST, identical=4))
+    both = choose("distribution", 3, costing(EXACT, 2), replace(FAST, identical=4))
     assert (both.mode, both.flash_attention) == ("bitwise", True)
 
 
-@pytest.fixture
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))
-    return tmp_path
+def test_no_block_is_longer_than_what_was_measured() -> None:
+    assert exactness_of("distribution", 15, FAST).largest_k == 7
+    assert exactness_of("auto", 3, FAST).largest_k == 3
+    assert exactness_of("bitwise", 15, replace(EXACT, identical=8)).largest_k == 7
 
 
-def test_a_context_is_measured_once(
-    default_model: Path, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Model(default_model) as model:
-        options = ContextOptions(length=512, threads=2, outputs=4)
-        with Context(model, options) as context:
-            figures = measure_setting(context, 3)
-            assert 1 <= figures.identical <= 4
-            assert (figures.logit_difference == 0.0) == (figures.identical == 4)
-            assert figures.block_s > 0
-            assert context.length == context.native_length() == 0
-            monkeypatch.setattr(exactness, "_measure", lambda *_: never())
-            assert measure_setting(context, 3) == figures
-            with pytest.raises(AssertionError):
-                measure_setting(context, 2)
-        with (
-            Context(model, replace(options, threads=1)) as other,
-            pytest.raises(AssertionError),
-        ):
-            measure_setting(other, 3)
+def test_relative_cost_weighs_single_tokens_and_blocks_alike() -> None:
+    assert relative_cost(costing(EXACT, 3), EXACT) == pytest.approx(3)
+    blocks = replace(EXACT, seconds=[[1.0] * 8, [0.010, *[0.040] * 7]])
+    assert relative_cost(blocks, EXACT) == pytest.approx(2)
+    # Of settings measured to different sizes, what both have is compared.
+    glance = replace(FAST, sizes=[1, 2], seconds=[[0.010, 0.020]], switch_s=[0.0] * 2, depths=[272])
+    assert relative_cost(EXACT, glance) == pytest.approx(0.5**0.5)
 
 
-def test_store(fresh_cache: Path, tmp_path: Path) -> None:
-    file = tmp_path / "model.gguf"
-    file.write_bytes(b"abc")
-    key = measurement_key(file, {"k": 3})
-    assert load_measurement(key) is None
-    store_measurement(key, {"identical": 4})
-    assert load_measurement(key) == {"identical": 4}
-    assert measurement_key(file, {"k": 4}) != key
-    file.write_bytes(b"abd")
-    assert measurement_key(file, {"k": 3}) != key
-    (fresh_cache / "measurements" / f"{key}.json").write_text("{")
-    assert load_measurement(key) is None
-
-
-def test_a_folder_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGESPEC_CACHE", "/proc/nowhere")
-    store_measurement("key", {})
-    assert load_measurement("key") is None
+def test_what_is_reported() -> None:
+    report = choose("bitwise", 3, EXACT, FAST).as_json()
+    assert set(report) == {
+        "mode", "reason", "flash_attention", "identical", "logit_difference", "total_variation",
+    }  # fmt: skip

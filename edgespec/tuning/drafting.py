@@ -1,0 +1,112 @@
+"""What a draft costs beside its target: a step, reading, and the number of threads for both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from edgespec.backend import Context, ContextOptions, HeadContext, Model
+from edgespec.tuning.cost import HEAD_BATCH, MEASURED_DEPTH, draft_reader, head_reader
+from edgespec.tuning.invariance import stand_at
+from edgespec.tuning.measure import measuring_text
+
+__all__ = ["DraftTrial", "measure_drafting"]
+
+_CYCLES = 4
+_STEPS = 3
+_ROUNDS = 3
+_HOPELESS = 1.25
+
+
+@dataclass
+class DraftTrial:
+    """A draft with so many threads.
+
+    Attributes:
+        step_s: seconds of drafting one token, in each round.
+        reading_s: seconds of reading one committed token.
+        cycle_s: seconds of three steps and a single token of the target, which may have another
+            number of threads: changing it costs time as well.
+    """
+
+    threads: int
+    step_s: list[float] = field(default_factory=list)
+    reading_s: list[float] = field(default_factory=list)
+    cycle_s: list[float] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Medians."""
+        return {k: median(v) if isinstance(v, list) else v for k, v in asdict(self).items()}
+
+
+def measure_drafting(
+    file: Path,
+    target: Context,
+    counts: Sequence[int],
+    late: Callable[[], bool],
+    note: Callable[[str], None],
+) -> list[DraftTrial]:
+    """Trials of a draft with these numbers of threads, best first.
+
+    Args:
+        target: an open context, whose content is lost.
+        late: whether time is up; one round is made in any case.
+    """
+    note("loading the draft")
+    trials = [DraftTrial(count) for count in counts]
+    with Model(file) as draft:
+        rivals = trials
+        for finished in range(_ROUNDS):
+            if finished and late():
+                break
+            for trial in rivals:
+                note(f"drafting with {trial.threads} threads")
+                _look(draft, target, trial)
+            limit = _HOPELESS * min(median(trial.cycle_s) for trial in rivals)
+            rivals = [trial for trial in rivals if median(trial.cycle_s) <= limit]
+    return sorted(trials, key=lambda trial: median(trial.cycle_s))
+
+
+def _open(
+    draft: Model, target: Context, threads: int, length: int, stack: ExitStack
+) -> tuple[Context, Callable[[int], object]]:
+    """A context of the draft, and what appends tokens to it."""
+    options = ContextOptions(length=length, threads=threads, outputs=1)
+    if draft.header.eagle is None:
+        context = stack.enter_context(Context(draft, options))
+        return context, draft_reader(context)
+    options = replace(options, batch=HEAD_BATCH, outputs=HEAD_BATCH)
+    head = stack.enter_context(HeadContext(draft, options, target))
+    return head, head_reader(head)
+
+
+def _look(draft: Model, target: Context, trial: DraftTrial) -> None:
+    more = _CYCLES * _STEPS + 1
+    length = min(MEASURED_DEPTH + more, draft.context_length, target.capacity - 1)
+    depth = length - more
+    seen = measuring_text(target, depth + 1)
+    with ExitStack() as stack:
+        context, read = _open(draft, target, trial.threads, length, stack)
+        read(1)  # buffers of the first call
+        context.clear()
+        started = perf_counter()
+        read(depth)
+        trial.reading_s.append((perf_counter() - started) / depth)
+        steps, cycles = [], []
+        for _ in range(_CYCLES):
+            stand_at(target, seen, depth)
+            started = perf_counter()
+            target.evaluate(seen[depth : depth + 1], 1)
+            drafting = perf_counter()
+            for _ in range(_STEPS):
+                read(1)
+            ended = perf_counter()
+            steps.append((ended - drafting) / _STEPS)
+            cycles.append(ended - started)
+        trial.step_s.append(median(steps[1:]))
+        trial.cycle_s.append(median(cycles[1:]))
