@@ -10,8 +10,16 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from edgespec.errors import RegistryError
+
+# The same examples in every run, so that none fails by luck, nor because a machine is busy; the
+# option --hypothesis-profile=explore of pytest looks for new ones. (Hypothesis also tries constants
+# that it finds in the project's own source: changing that may change the examples.)
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=1000, deadline=None)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgespec.drafters.automaton import extend, make_automaton, match, reset
 
-FIXED = settings(max_examples=150, deadline=None, derandomize=True)
+FIXED = settings(max_examples=3 * settings.default.max_examples // 2)
 STATES, EDGES = 0, 1  # in `counters`
 
 texts = st.builds(

@@ -9,6 +9,8 @@ import sys
 WORKLOAD = """
 import math
 import numpy as np
+from edgespec.drafters import Pace
+from edgespec.drafters.allowance import Allowance, fixed_allowance
 from edgespec.drafters.automaton import extend, make_automaton, match
 from edgespec.drafters.ngram import NgramDrafter
 from edgespec.sampling.filters import distribution, make_workspace
@@ -16,6 +18,8 @@ from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain
 from edgespec.speculation.draws import draw_proposal
 from edgespec.speculation.settings import DrawSettings
+from edgespec.tuning.controller import AdaptivePolicy, Spent
+from edgespec.tuning.costs import make_cost_table
 
 checked = False
 try:
@@ -67,9 +71,32 @@ for n in (1, 2, 3, 50, 400):
         history = np.zeros(n + 8, np.int32)
         history[:n] = text
         drafter = NgramDrafter(n, threshold=0.1)
-        drafter.propose(history, n, 8)
+        drafter.propose(history, n, fixed_allowance(8))
         drafter.rewind(0)
-        drafter.propose(history, n, 8)
+        drafter.propose(history, n, Allowance(8, np.linspace(1.0, 2.0, 9), np.zeros(8)))
+
+for k in (0, 1, 2, 8):
+    # Nearly free batches, so that blocks of the full length are drafted; then dear ones.
+    for slope in (0.001, 1.0):
+        seconds = 1.0 + slope * np.arange(k + 1)
+        sizes = list(range(1, k + 2))
+        costs = make_cost_table([40.0, 272.0], sizes, [seconds, seconds], [0.1] * (k + 1), k + 1)
+        policy, pace = AdaptivePolicy(costs, k), Pace(0.001, 0.001, k)
+        longest = 0
+        for cycle in range(30):
+            limit, depth = int(rng.integers(0, k + 1)), 20 * cycle
+            allowance = policy.allowance(depth, limit)
+            given = min(limit, cycle % 3)
+            pace.rate(allowance, cycle)
+            pace.begin(allowance, cycle, given)
+            while pace.another():
+                pace.add(float(rng.random()))
+            count = pace.size
+            longest = max(longest, count)
+            accepted = int(rng.integers(0, count + 1))
+            pace.learn(accepted, count)
+            policy.observe(Spent(depth, count + 1, count, accepted + 1, 0.001, seconds[count]))
+        assert longest == k or slope == 1.0, "the full length was never tried"
 print("done")
 """
 

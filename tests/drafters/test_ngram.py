@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgespec.drafters.allowance import fixed_allowance
 from edgespec.drafters.ngram import NgramDrafter
 
 ROOM = 16
@@ -20,7 +21,7 @@ def _history(text, capacity=512):
 
 def proposed(drafter, text, budget=8):
     history = _history(text)
-    count, q = drafter.propose(history, len(text), budget)
+    count, q = drafter.propose(history, len(text), fixed_allowance(budget))
     assert history[: len(text)].tolist() == list(text), "the committed text was changed"
     assert (history[len(text) + count :] == -1).all(), "written beyond the proposals"
     assert count <= budget
@@ -97,7 +98,7 @@ texts = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=3 * settings.default.max_examples // 2)
 @given(texts, st.integers(1, 15))
 def test_a_proposal_continues_some_earlier_occurrence(text, budget):
     found = proposed(NgramDrafter(512, threshold=0.0), text, budget)
@@ -109,7 +110,6 @@ def test_a_proposal_continues_some_earlier_occurrence(text, budget):
         assert any(all(longer[s + 1 + j] == found[j] for j in range(len(found))) for s in sources)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
 @given(texts, texts, st.data())
 def test_state_is_a_function_of_the_committed_text(first, second, data):
     """However the text came about: in pieces, after other text, after a rewind."""
@@ -144,6 +144,6 @@ def test_filling_the_capacity_exactly():
     text = [1, 2, 3, 4] * 16
     drafter = NgramDrafter(64, threshold=0.3)
     history = _history(text, 64)
-    assert drafter.propose(history, 64, ROOM)[0] == ROOM
+    assert drafter.propose(history, 64, fixed_allowance(ROOM))[0] == ROOM
     drafter.rewind(0)
-    assert drafter.propose(history, 64, ROOM)[0] == ROOM
+    assert drafter.propose(history, 64, fixed_allowance(ROOM))[0] == ROOM

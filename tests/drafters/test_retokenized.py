@@ -103,7 +103,7 @@ words = st.text(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=3 * settings.default.max_examples // 2)
 @given(data=st.data())
 def test_growing_and_shrinking_is_the_same_as_starting_over(
     vocabularies: dict[str, Vocabulary], data: st.DataObject

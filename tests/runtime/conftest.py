@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -87,12 +86,8 @@ class PlainLoop:
         lib.llama_model_free(self.model)
 
 
-_silent = lib.llama_log_callback(lambda *_: None)
-
-
 @pytest.fixture(scope="session")
 def plain(default_model: Path) -> Iterator[PlainLoop]:
-    lib.llama_log_set(_silent, ctypes.c_void_p(0))
     loop = PlainLoop(default_model, 4096)
     yield loop
     loop.close()
@@ -100,13 +95,16 @@ def plain(default_model: Path) -> Iterator[PlainLoop]:
 
 @pytest.fixture(scope="session")
 def open_engine(default_model: Path) -> Iterator[Callable[..., object]]:
-    """Engines on the default model, opened once for each combination of options."""
+    """Engines on the default model, opened once for each combination of options.
+
+    With a fixed k, so that they propose wherever they can; costs might decide against it.
+    """
     from edgespec import Engine, EngineOptions
 
     engines: dict[tuple[object, ...], Engine] = {}
 
     def open_one(**options: object) -> Engine:
-        options = {"threads": 2, "context": 2048, "exact": "bitwise", **options}
+        options = {"threads": 2, "context": 2048, "exact": "bitwise", "k": 3, **options}
         key = tuple(sorted((name, str(value)) for name, value in options.items()))
         if key not in engines:
             options["draft"] = str(options.get("draft", "none"))

@@ -11,7 +11,7 @@ import pytest
 
 from edgespec import SamplingParameters
 from edgespec.backend import Context, ContextOptions, Model
-from edgespec.drafters import ModelDrafter, NgramDrafter, NoDrafter
+from edgespec.drafters import ModelDrafter, NgramDrafter, NoDrafter, Pace
 from edgespec.errors import ContextFullError, NumericalError, UsageError
 from edgespec.runtime.decoder import Decoder, Origin
 from edgespec.runtime.statistics import Statistics
@@ -41,9 +41,14 @@ def decoder(request: Any, target: Context, draft: Context) -> Decoder:
     drafters = {
         "none": lambda: NoDrafter(),
         "ngram": lambda: NgramDrafter(target.capacity),
-        "model": lambda: ModelDrafter(draft, size, size, 4),
+        "model": lambda: ModelDrafter(draft, size, size, 4, pace(4)),
     }
     return Decoder(target, drafters[request.param](), 0 if request.param == "none" else 4)
+
+
+def pace(most: int) -> Pace:
+    """Of no consequence: these decoders propose a fixed number."""
+    return Pace(step_s=1.0, reading_s=1.0, most=most)
 
 
 def prompt_of(target: Context, text: str = TEXT) -> np.ndarray:
@@ -93,7 +98,7 @@ def test_a_whole_block_is_caught_up_without_an_extra_draft_evaluation(
     target.clear()
     size = target.model.vocabulary.size
     with Model(default_model) as model, Context(model, OPTIONS) as cache:
-        decoder = Decoder(target, ModelDrafter(cache, size, size, 3), 3)
+        decoder = Decoder(target, ModelDrafter(cache, size, size, 3, pace(3)), 3)
         prompt = prompt_of(target)
         decoder.begin(prompt, draw_settings(SamplingParameters(0.0), "auto"), Statistics())
         decoder.cycle(100)

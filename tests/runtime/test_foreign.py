@@ -14,7 +14,7 @@ from scipy import stats
 
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.backend import capabilities
-from edgespec.drafters import ForeignDrafter, ModelDrafter
+from edgespec.drafters import ForeignDrafter, ModelDrafter, fixed_allowance
 from edgespec.errors import NumericalError, PairingError
 
 GREEDY = SamplingParameters(temperature=0.0)
@@ -96,7 +96,7 @@ def test_nothing_is_proposed_inside_a_character(foreign: dict[str, str], open_en
         run(engine, prompt[:length], GREEDY, 1)
         settings = engine.decoder._settings
         engine.drafter.begin(settings)
-        proposal = engine.drafter.propose(engine.decoder.history, length, 2)
+        proposal = engine.drafter.propose(engine.decoder.history, length, fixed_allowance(2))
         data = b"".join(pieces[:length])
         assert (proposal.size > 0) == (data.decode("utf-8", "ignore").encode() == data)
         engine.decoder.keep(length)
@@ -148,7 +148,8 @@ def test_broken_weights_of_the_draft_are_named(
     )
     data[norm.data_offset : norm.data_offset + 128] = np.full(32, np.inf, np.float32).tobytes()
     broken.write_bytes(bytes(data))
-    options = EngineOptions(draft=str(broken), threads=2, context=256)
+    # A fixed k: the draft is asked, whatever it costs.
+    options = EngineOptions(draft=str(broken), k=3, threads=2, context=256)
     with Engine(default_model, options) as engine, pytest.raises(NumericalError, match="broken"):
         run(engine, "sea", GREEDY)
 

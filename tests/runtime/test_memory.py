@@ -45,6 +45,8 @@ def header(**changes: Any) -> GGUFHeader:
         "eos_token_id": None,
         "eot_token_id": None,
         "chat_template": None,
+        "reduced": None,
+        "eagle": None,
         "_token_block": b"",
         "_token_types": None,
     }

@@ -40,7 +40,7 @@ texts = st.lists(st.integers(0, 3), max_size=60) | st.builds(
 breakers = st.sets(st.lists(st.integers(0, 5), min_size=1, max_size=3).map(tuple), max_size=4)
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@settings(max_examples=10 * settings.default.max_examples)
 @given(
     texts,
     breakers,

@@ -13,7 +13,7 @@ from edgespec.sampling.filters import argmax
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.softmax import softmax
 
-ALL = settings(max_examples=500, deadline=None, derandomize=True)
+ALL = settings(max_examples=5 * settings.default.max_examples)
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
@@ -134,7 +134,9 @@ def test_any_combination_is_what_the_twin_says(
     "filters",
     [{"top_k": 7}, {"typical_p": 0.6}, {"top_p": 0.8}, {"min_p": 0.1}, {"temperature": 0.3}, {},
      {"top_n_sigma": 1.0}, {"dynatemp_range": 0.7}, {"temperature": 0.0, "dynatemp_range": 1.0},
-     {"xtc_probability": 1.0}, {"xtc_probability": 1.0, "temperature": 0.0}],
+     {"xtc_probability": 1.0}, {"xtc_probability": 1.0, "temperature": 0.0},
+     {"top_n_sigma": 0.3, "xtc_probability": 1.0, "xtc_threshold": 0.5},
+     {"min_p": 1.0, "xtc_probability": 1.0, "xtc_threshold": 0.0}],
     ids=str,
 )  # fmt: skip
 def test_each_filter_alone(twins, run_kernel, kind, filters):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgespec.sampling.heap import collect, heapify, keep_largest, pop
 
-FIXED = settings(max_examples=300, deadline=None, derandomize=True)
+FIXED = settings(max_examples=3 * settings.default.max_examples)
 
 # Few distinct values, so that ties are the rule; and lengths around the size of a block.
 rows = st.builds(

@@ -24,7 +24,7 @@ rows = st.builds(
 ).map(lambda row: row.astype(np.float32))
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=5 * settings.default.max_examples)
 @given(
     rows,
     st.floats(-3, 12) | st.sampled_from([1e9, -1e9]),

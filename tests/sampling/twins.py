@@ -164,20 +164,24 @@ def undecided(logits, parameters, tolerance):
 
 
 def verdict(logits, parameters, tolerance=1e-6, deviation=0.0):
-    """What must and what may be kept; `deviation` is a rounding error of top-n-sigma's."""
+    """What must and what may be kept; `deviation` is a rounding error of top-n-sigma's.
+
+    Thresholds are also left where they are: XTC and typical-p look at the whole set before them,
+    and what they leave of a set need not lie between what they leave of a smaller and a larger.
+    """
     if parameters.typical_p < 1:
         possible = undecided(logits, parameters, tolerance)
         if possible is not None:
             return Verdict(np.zeros(len(logits), bool), possible)
-    finite = logits[logits > -np.inf]
-    slack = tolerance + 2.0 * float(np.spacing(np.float32(np.abs(finite.max()) + 1)))
+    sigma, min_p = _rounding_of_floors(logits, parameters)
+    sigma += deviation
     moved = {
         "typical": (-tolerance, tolerance) if parameters.typical_p < 1 else (0.0,),
         "entropy": (0.0, -tolerance, tolerance) if parameters.typical_p < 1 else (0.0,),
         "narrow": (False, True) if parameters.typical_p < 1 else (False,),
-        "top_p": (-tolerance, tolerance) if parameters.top_p < 1 else (0.0,),
-        "min_p": (-slack, slack) if parameters.min_p > 0 else (0.0,),
-        "sigma": (-slack - deviation, slack + deviation) if parameters.top_n_sigma > 0 else (0.0,),
+        "top_p": (-tolerance, 0.0, tolerance) if parameters.top_p < 1 else (0.0,),
+        "min_p": (-min_p, 0.0, min_p) if parameters.min_p > 0 else (0.0,),
+        "sigma": (-sigma, 0.0, sigma) if parameters.top_n_sigma > 0 else (0.0,),
         "xtc": (-tolerance, tolerance) if excludes(parameters) else (0.0,),
     }
     masks = [
@@ -185,6 +189,20 @@ def verdict(logits, parameters, tolerance=1e-6, deviation=0.0):
         for choice in itertools.product(*moved.values())
     ]
     return Verdict(np.logical_and.reduce(masks), np.logical_or.reduce(masks))
+
+
+def _rounding_of_floors(logits, parameters):
+    """How far the smallest logits that top-n-sigma and min-p keep are off in float32.
+
+    A few units in the last place, of what is subtracted and of what it is subtracted from. No
+    fixed tolerance would do: it is larger than all logits if they are small enough.
+    """
+    finite = np.asarray(logits, np.float64)[np.isfinite(logits)]
+    largest = abs(finite.max())
+    sigma = largest + max(0.0, parameters.top_n_sigma) * finite.std()
+    min_p = largest - (math.log(parameters.min_p) if parameters.min_p > 0 else 0.0)
+    most = float(np.finfo(np.float32).max)
+    return tuple(4.0 * float(np.spacing(np.float32(min(x, most)))) for x in (sigma, min_p))
 
 
 def temperature_of(logits, mask, parameters):

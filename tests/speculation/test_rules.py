@@ -195,7 +195,7 @@ distributions = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(distributions, st.data())
 def test_residual_and_draws_stay_in_their_support(p, data):
     size = len(p)

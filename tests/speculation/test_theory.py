@@ -6,7 +6,7 @@ import itertools
 from fractions import Fraction
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from edgespec.speculation.theory import (
@@ -173,7 +173,6 @@ def enumerated(p, q, count, *, replacement, updates_p=True, own_q=True):
     return tuple(output), tuple(accepted)
 
 
-@settings(deadline=None)
 @given(pairs(most=4), st.integers(1, 3))
 def test_independent_siblings_by_enumeration(pair, count) -> None:
     p, q = pair
@@ -185,7 +184,6 @@ def test_independent_siblings_by_enumeration(pair, count) -> None:
     assert single <= found.some_accepted <= 1
 
 
-@settings(deadline=None)
 @given(pairs(most=4), st.integers(1, 3))
 def test_distinct_siblings_by_enumeration(pair, count) -> None:
     p, q = pair
@@ -195,7 +193,6 @@ def test_distinct_siblings_by_enumeration(pair, count) -> None:
     assert (found.output, found.accepted) == enumerated(p, q, count, replacement=False)
 
 
-@settings(deadline=None)
 @given(pairs(most=5), st.integers(1, 6), st.booleans())
 def test_output_is_p_and_fewer_siblings_are_a_prefix(pair, count, replacement) -> None:
     p, q = pair

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgespec.backend import Context, ContextOptions, Model
-from edgespec.drafters import ModelDrafter, NgramDrafter
+from edgespec.drafters import ModelDrafter, NgramDrafter, Pace
 from edgespec.verification.prompts import Prompt
 
 OPTIONS = ContextOptions(length=512, threads=2, outputs=16)
@@ -108,7 +108,8 @@ def damaged_drafter(draft: Context) -> ModelDrafter:
 
 def drafting(context: Context) -> ModelDrafter:
     size = context.model.vocabulary.size
-    return ModelDrafter(context, size, size, K)
+    # Checks ask for a fixed number of proposals: costs are not looked at.
+    return ModelDrafter(context, size, size, K, Pace(step_s=1.0, reading_s=1.0, most=K))
 
 
 @pytest.fixture(scope="session")

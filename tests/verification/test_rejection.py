@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgespec.backend import Context
-from edgespec.drafters import ModelDrafter, NgramDrafter
+from edgespec.drafters import ModelDrafter, NgramDrafter, Pace
 from edgespec.sampling.filters import distribution, make_workspace
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
@@ -112,12 +112,12 @@ def test_expected_distribution_equals_the_kernels(trials: list[Trial]) -> None:
 
 def test_a_draft_can_propose_nothing(target: Context, questions: list[Any]) -> None:
     class Mute(ModelDrafter):
-        def propose(self, history: Any, length: int, budget: int) -> Any:
+        def propose(self, history: Any, length: int, allowance: Any) -> Any:
             from edgespec.drafters import Proposal
 
             return Proposal(0)
 
     size = target.model.vocabulary.size
     with Context(target.model, target.options) as context:
-        trials = make_trials(target, Mute(context, size, size, 1), questions[:1])
+        trials = make_trials(target, Mute(context, size, size, 1, Pace(1.0, 1.0, 1)), questions[:1])
     assert all(trial.source.max() == 1 and len(trial.q) == 0 for trial in trials)
