@@ -100,6 +100,109 @@ def rewrite_vocabulary(
     return _finish(writer, path)
 
 
+def reduce_vocabulary(
+    source: Path, path: Path, kept: np.ndarray, layers: int, unknown: int
+) -> Path:
+    """A draft of the source's first layers that has the tokens `kept` of its target's.
+
+    Its token i is ``kept[i]``; behind them stands the unknown one, with the embedding of the
+    source's token `unknown`.
+    """
+    reader = gguf.GGUFReader(source)
+    arch = str(reader.fields["general.architecture"].contents())
+    writer = gguf.GGUFWriter(path, arch)
+    for key, field in reader.fields.items():
+        if key.startswith(f"{arch}.") and key != f"{arch}.vocab_size":
+            value: Any = field.contents() if not key.endswith("block_count") else layers
+            writer.add_key_value(key, value, field.types[0])
+    writer.add_tokenizer_model("none")
+    writer.add_vocab_size(len(kept) + 1)
+    table = gguf.GGUFValueType.INT32
+    writer.add_key_value(
+        "edgespec.draft_to_target", [*map(int, kept), -1], gguf.GGUFValueType.ARRAY, table
+    )
+    writer.add_uint32("edgespec.unknown_token", len(kept))
+    for tensor in reader.tensors:
+        block = tensor.name.split(".")[1]
+        if block.isdigit() and int(block) >= layers:
+            continue
+        data = np.array(tensor.data)
+        if tensor.name in ("token_embd.weight", "output.weight"):
+            data = data[[*kept, unknown]]
+        writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
+    return _finish(writer, path)
+
+
+def write_eagle(
+    target: Path,
+    path: Path,
+    kept: np.ndarray | None,
+    layers: tuple[int, ...] = (2, 15, 27),
+    own_embedding: bool = False,
+    width: int | None = None,
+    seed: int = 0,
+    quantization: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.Q8_0,
+    **values: Any,
+) -> Path:
+    """An EAGLE-3 head of random weights for a llama model.
+
+    Args:
+        kept: the target's tokens that it proposes; None for all, with the target's output matrix.
+        values: replace its metadata, by the key's last part.
+    """
+    reader = gguf.GGUFReader(target)
+    hidden = int(reader.fields["llama.embedding_length"].contents())
+    width, heads, keys, inner = width or hidden, 9, 3, 2 * hidden
+    writer = gguf.GGUFWriter(path, "eagle3")
+    facts: dict[str, Any] = {
+        "context_length": 4096,
+        "embedding_length": width,
+        "block_count": 1,
+        "feed_forward_length": inner,
+        "target_hidden_size": hidden,
+        "attention.head_count": heads,
+        "attention.head_count_kv": keys,
+        **values,
+    }
+    for key, value in facts.items():
+        writer.add_uint32(f"eagle3.{key}", value)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_array("eagle3.target_layers", list(layers))
+    _copy_tokenizer(reader, writer)
+    random = np.random.default_rng(seed)
+
+    def noise(name: str, *shape: int, scale: float = 1.0) -> None:
+        values = random.normal(0, scale * shape[-1] ** -0.5, shape).astype(np.float32)
+        data = gguf.quants.quantize(values, quantization)
+        writer.add_tensor(name, data, raw_dtype=quantization)
+
+    noise("fc.weight", width, len(layers) * hidden)
+    part = width // heads
+    noise("blk.0.attn_q.weight", heads * part, 2 * width)
+    noise("blk.0.attn_k.weight", keys * part, 2 * width)
+    noise("blk.0.attn_v.weight", keys * part, 2 * width)
+    noise("blk.0.attn_output.weight", width, heads * part)
+    noise("blk.0.ffn_gate.weight", inner, width)
+    noise("blk.0.ffn_up.weight", inner, width)
+    noise("blk.0.ffn_down.weight", width, inner)
+    for name in ("output_norm", "blk.0.attn_norm", "blk.0.attn_norm_2", "blk.0.ffn_norm"):
+        writer.add_tensor(name + ".weight", np.ones(width, np.float32))
+    if kept is not None:
+        noise("output.weight", len(kept), width, scale=4.0)
+        writer.add_tensor("d2t", np.asarray(kept, np.int64))
+    if own_embedding:
+        noise("token_embd.weight", len(reader.fields["tokenizer.ggml.tokens"].data), width)
+    return _finish(writer, path)
+
+
+def _copy_tokenizer(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
+    for key, field in reader.fields.items():
+        if key.startswith("tokenizer."):
+            item = field.types[1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(key, field.contents(), field.types[0], item)
+
+
 def _finish(writer: gguf.GGUFWriter, path: Path) -> Path:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

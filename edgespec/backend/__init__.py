@@ -3,9 +3,11 @@
 from edgespec.backend.capabilities import Capabilities, capabilities
 from edgespec.backend.context import Context, ContextOptions
 from edgespec.backend.grammar import Grammar, grammar_from_schema
+from edgespec.backend.head import HeadContext
 from edgespec.backend.model import Model, ModelOptions
+from edgespec.backend.parallel import ParallelContext
 from edgespec.backend.quantize import quantize
-from edgespec.backend.taps import LayerTaps
+from edgespec.backend.taps import LayerTaps, RecordedInputs, can_tap
 from edgespec.backend.vocabulary import Vocabulary
 
 __all__ = [
@@ -13,10 +15,14 @@ __all__ = [
     "Context",
     "ContextOptions",
     "Grammar",
+    "HeadContext",
     "LayerTaps",
     "Model",
     "ModelOptions",
+    "ParallelContext",
+    "RecordedInputs",
     "Vocabulary",
+    "can_tap",
     "capabilities",
     "grammar_from_schema",
     "quantize",

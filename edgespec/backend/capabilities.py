@@ -7,17 +7,27 @@ from dataclasses import dataclass
 
 from edgespec.backend.native import initialize, lib
 
-__all__ = ["LAYER_TAPS", "Capabilities", "capabilities"]
+__all__ = ["FINAL_TAP", "LAYER_TAPS", "Capabilities", "capabilities"]
 
 LAYER_TAPS = (
     "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
     "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
 )
-_NEXTN_TAPS = (
+FINAL_TAP = (
     "_Z26llama_set_embeddings_nextnP13llama_contextbb",
     "_Z30llama_get_embeddings_nextn_ithP13llama_contexti",
 )
-_BATCH_EXT = ("llama_process", "llama_batch_ext_init", "llama_batch_ext_set_embd_token")
+_EXTENDED_BATCH = (
+    "llama_process",
+    "llama_batch_ext_init",
+    "llama_batch_ext_free",
+    "llama_batch_ext_clear",
+    "llama_batch_ext_add_token",
+    "llama_batch_ext_add_embd",
+    "llama_batch_ext_set_embd_token",
+    "llama_batch_ext_set_pos",
+    "llama_batch_ext_set_output_logits",
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,11 @@ class Capabilities:
     extended_batch: bool
     gpu_offload: bool
 
+    @property
+    def eagle(self) -> bool:
+        """EAGLE-3 heads can be run."""
+        return self.layer_taps and self.final_tap and self.extended_batch
+
 
 def capabilities() -> Capabilities:
     """Ask the library; cheap enough to ask every time."""
@@ -59,8 +74,8 @@ def capabilities() -> Capabilities:
         tinyblas="LLAMAFILE" in features,
         amx="AMX_INT8" in features,
         layer_taps=_exports(LAYER_TAPS),
-        final_tap=_exports(_NEXTN_TAPS),
-        extended_batch=_exports(_BATCH_EXT),
+        final_tap=_exports(FINAL_TAP),
+        extended_batch=all(hasattr(lib, name) for name in _EXTENDED_BATCH),
         gpu_offload=bool(lib.llama_supports_gpu_offload()),
     )
 

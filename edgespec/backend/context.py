@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,8 @@ class ContextOptions:
         batch: tokens of one evaluation of a prompt.
         outputs: rows of logits that one evaluation may ask for (a block and one more).
         sequences: how many sequences share the cache.
+        unified: any sequence may take any part of the cache; else each has an equal part of it,
+            which is faster where all of them are evaluated together.
         kv_type: "f16", "q8_0" (needs flash attention) or "f32".
         checkpoints: for a model with recurrent layers, how many evaluations `truncate` can take
             back; each costs a copy of its state. Means nothing to other models.
@@ -52,6 +55,7 @@ class ContextOptions:
     batch: int = 256
     outputs: int = 33
     sequences: int = 1
+    unified: bool = True
     kv_type: str = "f16"
     checkpoints: int = 0
 
@@ -62,19 +66,26 @@ class Context(Closing):
     The cache of sequence 0 holds `length` tokens; `evaluate` appends to it.
     Not thread-safe, but for `cancel`. Close it, or use it as a context manager.
 
+    Attributes:
+        on_evaluated: called after every evaluation with the position of its first token and the
+            number of tokens; for what has to be read before the next one.
+
     Raises:
         UsageError: an option is out of range.
         BackendError: llama.cpp could not open the context.
     """
 
-    def __init__(self, model: Model, options: ContextOptions) -> None:
+    def __init__(
+        self, model: Model, options: ContextOptions, *, other: Context | None = None
+    ) -> None:
         _check(options)
         self.model = model
         self.options = options
         self.length = 0
         self._cancel = CancelFlag()
         self._pointer: Any = None
-        self._pointer = _open(model, options, self._cancel)
+        self._pointer = _open(model, options, self._cancel, other)
+        self.on_evaluated: Callable[[int, int], None] | None = None
         self._memory = lib.llama_get_memory(self._pointer)
         self._recurrent = model.has_state
         self._checkpoints = Checkpoints(
@@ -147,6 +158,8 @@ class Context(Closing):
         status = lib.llama_decode(self.pointer, self._batch.fill(tokens, self.length, outputs))
         if status == 0:
             self.length += count
+            if self.on_evaluated is not None:
+                self.on_evaluated(self.length - count, count)
             return
         if self._recurrent:
             # Some layers have taken the tokens in and some have not.
@@ -268,7 +281,7 @@ def _check(options: ContextOptions) -> None:
         raise UsageError("a q8_0 KV cache needs flash attention")
 
 
-def _open(model: Model, options: ContextOptions, cancel: CancelFlag) -> Any:
+def _open(model: Model, options: ContextOptions, cancel: CancelFlag, other: Context | None) -> Any:
     parameters = lib.llama_context_default_params()
     parameters.n_batch = parameters.n_ubatch = max(options.batch, options.outputs)
     # llama.cpp cuts a batch to the context's length, and ends the process on a longer one.
@@ -278,10 +291,12 @@ def _open(model: Model, options: ContextOptions, cancel: CancelFlag) -> Any:
     parameters.n_threads = parameters.n_threads_batch = options.threads
     parameters.flash_attn_type = int(options.flash_attention)
     parameters.type_k = parameters.type_v = _KV_TYPES[options.kv_type]
-    parameters.kv_unified = options.sequences > 1
+    parameters.kv_unified = options.sequences > 1 and options.unified
     # Keep what has left a sliding window: a rollback or a new prompt may need it again.
     parameters.swa_full = True
     parameters.no_perf = True
+    if other is not None:
+        parameters.ctx_other = other.pointer
     parameters.abort_callback = ctypes.cast(cancel.callback, lib.ggml_abort_callback)
     parameters.abort_callback_data = cancel.data
     recent_errors()

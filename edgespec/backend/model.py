@@ -69,9 +69,8 @@ class Model(Closing):
             undo.pop_all()
 
     def _refuse_unsuitable(self) -> None:
-        if lib.llama_model_has_encoder(self.pointer) or not lib.llama_model_has_decoder(
-            self.pointer
-        ):
+        encodes = lib.llama_model_has_encoder(self.pointer) and self.header.eagle is None
+        if encodes or not lib.llama_model_has_decoder(self.pointer):
             raise ModelFileError(
                 f"{self.path.name} is an encoder model ({self.header.architecture}): "
                 "edgespec runs decoder-only text generation models"

@@ -17,11 +17,16 @@ from edgespec.backend.context import Context
 from edgespec.backend.native import lib
 from edgespec.errors import BackendError, UsageError
 
-__all__ = ["LayerTaps"]
+__all__ = ["LayerTaps", "RecordedInputs", "can_tap"]
 
 # llama.cpp ends the process when a graph without taps is asked for them, and there is no asking
 # first: architectures whose graphs have them in the pinned version.
 _TAPPED = frozenset(("llama", "qwen3", "qwen3moe", "gpt-oss"))
+
+
+def can_tap(architecture: str) -> bool:
+    """Whether llama.cpp's graphs of this architecture hand out the inputs of their layers."""
+    return architecture in _TAPPED
 
 
 class LayerTaps:
@@ -39,7 +44,7 @@ class LayerTaps:
     def __init__(self, context: Context, layers: Sequence[int]) -> None:
         if not capabilities().layer_taps:
             raise BackendError("this build of llama.cpp has no access to hidden states")
-        if context.model.header.architecture not in _TAPPED:
+        if not can_tap(context.model.header.architecture):
             raise BackendError(
                 f"llama.cpp keeps no hidden states of {context.model.header.architecture} models"
             )
@@ -82,3 +87,42 @@ class LayerTaps:
         switch.restype = None
         for layer in self._layers:
             switch(self._context.pointer, layer, on)
+
+
+class RecordedInputs:
+    """The inputs of some layers for every token that a context evaluates, by position.
+
+    They are copied after each evaluation, so that none has to be repeated for them. Rows of
+    tokens that were rolled back stay until others take their place.
+
+    Args:
+        context: an open context; everything it evaluates from now on is recorded.
+        layers: as for `LayerTaps`, whose errors it raises.
+
+    Attributes:
+        rows: float32 (capacity, layers * embedding_length), each token's inputs side by side.
+        length: the rows before it were recorded; behind a token whose row is missing there are
+            none.
+    """
+
+    def __init__(self, context: Context, layers: Sequence[int]) -> None:
+        self._taps = LayerTaps(context, layers)
+        self._context, self._layers = context, tuple(layers)
+        width = context.model.embedding_length
+        # The system gives memory to the rows that are written.
+        self.rows = np.empty((context.capacity, len(layers) * width), np.float32)
+        self.length = 0
+        context.on_evaluated = self._record
+
+    def _record(self, start: int, count: int) -> None:
+        width = self._context.model.embedding_length
+        for index, layer in enumerate(self._layers):
+            columns = slice(index * width, (index + 1) * width)
+            self.rows[start : start + count, columns] = self._taps.rows(layer, count)
+        if start <= self.length:
+            self.length = start + count
+
+    def close(self) -> None:
+        """Stop recording."""
+        self._context.on_evaluated = None
+        self._taps.close()

@@ -24,13 +24,15 @@ _REBUILD = (
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> None:
     """Show what was built, what memory there is, and what to change."""
+    from edgespec.tuning.profile import tuned_models
     from edgespec.tuning.store import stored_choices
 
     facts = _facts()
-    choices = stored_choices()
+    choices, tuned = stored_choices(), tuned_models()
     advice = _advice(facts)
     if as_json:
-        click.echo(json.dumps({**facts, "exactness": choices, "advice": advice}, indent=2))
+        more = {"exactness": choices, "tuned": tuned, "advice": advice}
+        click.echo(json.dumps({**facts, **more}, indent=2))
         return
     width = max(map(len, facts))
     for name, value in facts.items():
@@ -38,6 +40,8 @@ def doctor(as_json: bool) -> None:
     click.echo()
     for choice in choices:
         click.echo(f"{choice['model']}: {choice['mode']}, {choice['reason']}")
+    for found in tuned:
+        click.echo(_tuned_line(found))
     for line in advice or ["Nothing to change."]:
         click.echo(f"- {line}" if advice else line)
 
@@ -111,6 +115,13 @@ def _advice(facts: dict[str, Any]) -> list[str]:
     if sys.maxsize < 2**32:
         advice.append("this is a 32-bit Python: models over 2 GiB cannot be loaded")
     return advice
+
+
+def _tuned_line(found: dict[str, Any]) -> str:
+    return (
+        f"{found['model']}: tuned {found['date']}, {found['setting']}: "
+        f"{found['token_s'] * 1e3:.1f} ms a token, {1 / found['prefill_s']:.0f} prompt tokens/s"
+    )
 
 
 def _shown(value: Any) -> str:

@@ -71,7 +71,7 @@ def lab(
     one target evaluation of a single token.
     """
     from edgespec.lab.as_json import as_json as json_of
-    from edgespec.lab.picture import check_picture_path, write_picture
+    from edgespec.lab.picture import write_picture
     from edgespec.lab.reading import (
         built_in_pair,
         read_alpha,
@@ -80,6 +80,7 @@ def lab(
     )
     from edgespec.lab.report import examine
     from edgespec.lab.text import report_lines
+    from edgespec.pictures import check_picture_path
 
     path = None if png is None else Path(png)
     if path is not None:

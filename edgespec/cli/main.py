@@ -19,10 +19,12 @@ __all__ = ["cli", "main"]
 
 _COMMANDS = {
     "chat": "edgespec.cli.chat:chat",
+    "distill": "edgespec.cli.distill:distill",
     "doctor": "edgespec.cli.doctor:doctor",
     "lab": "edgespec.cli.lab:lab",
     "models": "edgespec.cli.models:models",
     "run": "edgespec.cli.run:run",
+    "tune": "edgespec.cli.tune:tune",
     "verify": "edgespec.cli.verify:verify",
 }
 _INTERRUPTED = 130

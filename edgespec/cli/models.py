@@ -255,8 +255,8 @@ def _drafts(name: str, header: GGUFHeader | None, draft: str | None) -> list[dic
 def _verdict(name: str, header: GGUFHeader | None, draft: str) -> dict[str, Any]:
     from edgespec.errors import ModelLoadError, PairingError
     from edgespec.registry.header import read_header
-    from edgespec.registry.pairing import check_pairing
     from edgespec.registry.resolve import resolve
+    from edgespec.runtime.drafting import pair
     from edgespec.runtime.loading import pair_vocabularies
 
     if header is None:
@@ -264,7 +264,7 @@ def _verdict(name: str, header: GGUFHeader | None, draft: str) -> dict[str, Any]
     other = read_header(resolve(draft, offline=True).path)
     verdict: dict[str, Any] = {"draft": draft, "fits": False}
     try:
-        pairing = check_pairing(header, other)
+        pairing = pair(header, other)
         return {
             **verdict,
             "fits": True,
@@ -273,6 +273,8 @@ def _verdict(name: str, header: GGUFHeader | None, draft: str) -> dict[str, Any]
         }
     except PairingError as error:
         verdict["reason"] = str(error)
+        if other.reduced or other.eagle:
+            return verdict
     try:
         _, shared = pair_vocabularies(header, other)
     except PairingError as error:

@@ -14,7 +14,7 @@ from edgespec.runtime.options import EngineOptions
 if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine
 
-__all__ = ["open_engine"]
+__all__ = ["open_engine", "say_compiling"]
 
 _SLOW_LOAD_STEPS = 20
 
@@ -28,7 +28,7 @@ def open_engine(model: str | None, options: EngineOptions) -> Engine:
     from edgespec.runtime.warmup import warm_up
 
     # The kernels are needed at the end of a load: they are compiled beside it.
-    compiler = threading.Thread(target=warm_up, args=(_say_compiling,), daemon=True)
+    compiler = threading.Thread(target=warm_up, args=(say_compiling,), daemon=True)
     compiler.start()
     with pull_progress(model or "the default model") as download:
         engine = Engine(model, options, progress=_Loading(), download=download)
@@ -42,7 +42,8 @@ def open_engine(model: str | None, options: EngineOptions) -> Engine:
     return engine
 
 
-def _say_compiling() -> None:
+def say_compiling() -> None:
+    """Explain a wait to the user."""
     click.echo("Compiling kernels for this processor, once (about 15 s) ...", err=True)
 
 

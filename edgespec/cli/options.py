@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -105,6 +106,11 @@ def engine_options(function: Function) -> Function:
             help="bitwise: only settings measured to give plain decoding's logits bit for bit.",
         ),
         click.option("--offline", is_flag=True, help="Never download anything."),
+        click.option(
+            "--trace",
+            metavar="FILE",
+            help="Append a JSON line for every cycle; it holds prompts and answers.",
+        ),
     )
 
 
@@ -177,6 +183,7 @@ def make_engine_options(values: dict[str, Any]) -> EngineOptions:
         kv_type=values.pop("kv_type"),
         offline=values.pop("offline"),
         exact=values.pop("exact"),
+        trace=None if (trace := values.pop("trace")) is None else Path(trace),
     )
 
 

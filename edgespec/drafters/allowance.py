@@ -52,23 +52,26 @@ def fixed_allowance(limit: int) -> Allowance:
 
 @kernel
 def best_length(
-    allowance: Allowance, given: int, drafted: int, step_s: float, start_s: float
+    allowance: Allowance, least: int, given: int, drafted: int, step_s: float, start_s: float
 ) -> tuple[int, float]:
     """The number of proposals with the most expected tokens by the second, and those.
 
     Args:
         allowance: its acceptance is known or expected for every position below its limit.
+        least: fewer are no choice any more.
         given: proposals at the front that cost nothing.
         drafted: proposals, with those, that are paid for whether they are verified or not.
         step_s: seconds of drafting one more.
         start_s: seconds paid once if anything is drafted.
     """
-    best, rate = 0, 0.0
+    best, rate = least, 0.0
     survival, expected = 1.0, 1.0
     for j in range(allowance.limit + 1):
         if j > 0:
             survival *= allowance.acceptance[j - 1]
             expected += survival
+        if j < least:
+            continue
         seconds = allowance.cycle_s[j]
         steps = max(j, drafted) - given
         if steps > 0:

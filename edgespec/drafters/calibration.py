@@ -1,7 +1,8 @@
 """How often a draft is right when it is this sure, by position: learned from what was accepted.
 
-Counts decay, and an offset in log-odds follows the last few tens of tokens, so that estimates
-move when the text turns from prose to code.
+How sure it usually is tells what to expect of it before it has drafted. Counts decay, and an
+offset in log-odds follows the last few tens of tokens, so that estimates move when the text turns
+from prose to code.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ __all__ = [
     "Calibration",
     "estimate",
     "expected",
+    "forget",
     "make_calibration",
+    "notice",
     "read_calibration",
     "record",
     "write_calibration",
@@ -31,10 +34,14 @@ POSITIONS = 4
 
 _EDGES = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
 _BINS = len(_EDGES) + 1
-_PRIOR = 4.0  # weight of what is believed without observations, in observations
-_EXPECTED = 0.6  # chance of acceptance before anything is known
+_MIDDLES = (0.05, 0.15, 0.27, 0.42, 0.57, 0.72, 0.85, 0.94, 0.99)  # of the bins
+_PRIOR = 8.0  # weight of what is believed without observations, in observations
+_EXPECTED = 0.8  # chance of acceptance before anything is known: hopeful, for it to be tried
 _DECAY = 0.99  # of past observations of a cell, at each new one
+_FADING = 0.98  # of how often a confidence occurs, at each new one of its position
+_MOST_SEEN = 1e6  # sums that decay are far below
 _TILT_DECAY, _TILT_STEP, _MOST_TILT = 0.95, 0.2, 2.0
+_FORGETTING = 0.98  # of the offset, at a cycle in which nothing was judged
 
 
 class Calibration(NamedTuple):
@@ -42,40 +49,41 @@ class Calibration(NamedTuple):
 
     Attributes:
         hits, trials: float64 (POSITIONS, bins).
+        seen: float64 (POSITIONS, bins), how often each occurred lately, judged or not.
         tilt: float64 (1,), in log-odds.
     """
 
     hits: Float64Array
     trials: Float64Array
+    seen: Float64Array
     tilt: Float64Array
 
 
 def make_calibration() -> Calibration:
     """Nothing observed yet."""
     shape = (POSITIONS, _BINS)
-    return Calibration(np.zeros(shape), np.zeros(shape), np.zeros(1))
+    return Calibration(np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(1))
 
 
 def write_calibration(calibration: Calibration) -> dict[str, Any]:
     """As JSON; the offset is of the last text and not kept."""
-    return {
-        "hits": np.round(calibration.hits, 3).tolist(),
-        "trials": np.round(calibration.trials, 3).tolist(),
-    }
+    tables = {"hits": calibration.hits, "trials": calibration.trials, "seen": calibration.seen}
+    return {name: np.round(table, 3).tolist() for name, table in tables.items()}
 
 
 def read_calibration(data: Any) -> Calibration:
     """From JSON; a fresh one if it is of another shape, or not a calibration at all."""
     fresh = make_calibration()
     try:
-        hits = np.array(data["hits"], np.float64)
-        trials = np.array(data["trials"], np.float64)
-    except (KeyError, TypeError, ValueError):
+        tables = [np.array(data[name], np.float64) for name in ("hits", "trials", "seen")]
+    except (KeyError, TypeError, ValueError, OverflowError):
         return fresh
-    sane = hits.shape == trials.shape == fresh.hits.shape and bool(
-        (hits >= 0).all() and (hits <= trials).all() and (trials < 1e9).all()
-    )
-    return Calibration(hits, trials, fresh.tilt) if sane else fresh
+    if any(table.shape != fresh.hits.shape for table in tables):
+        return fresh
+    sane = all(bool(((table >= 0) & (table < _MOST_SEEN)).all()) for table in tables)
+    sane = sane and bool((tables[0] <= tables[1]).all())
+    hits, trials, seen = tables
+    return Calibration(hits, trials, seen, fresh.tilt) if sane else fresh
 
 
 @kernel
@@ -116,10 +124,22 @@ def estimate(calibration: Calibration, position: int, confidence: float) -> floa
 
 @kernel
 def expected(calibration: Calibration, position: int) -> float:
-    """The same before q is known."""
-    row = min(position, POSITIONS - 1)
-    hits = calibration.hits[row].sum() + _PRIOR * _EXPECTED
-    return _tilted(hits / (calibration.trials[row].sum() + _PRIOR), calibration.tilt[0])
+    """The same before q is known: the average over how sure it has lately been."""
+    own = min(position, POSITIONS - 1)
+    own_rate, rate = 0.0, 0.0
+    own_weight, weight = 0.0, 0.0
+    for row in range(POSITIONS):
+        for column in range(_BINS):
+            seen = calibration.seen[row, column]
+            if seen > 0.0:
+                chance = seen * _untilted(calibration, row, _MIDDLES[column])
+                rate += chance
+                weight += seen
+                if row == own:
+                    own_rate += chance
+                    own_weight += seen
+    common = (rate + _PRIOR * _EXPECTED) / (weight + _PRIOR)
+    return _tilted((own_rate + _PRIOR * common) / (own_weight + _PRIOR), calibration.tilt[0])
 
 
 @kernel
@@ -131,3 +151,18 @@ def record(calibration: Calibration, position: int, confidence: float, accepted:
     row, column = min(position, POSITIONS - 1), _bin(confidence)
     calibration.hits[row, column] = _DECAY * calibration.hits[row, column] + int(accepted)
     calibration.trials[row, column] = _DECAY * calibration.trials[row, column] + 1.0
+
+
+@kernel
+def notice(calibration: Calibration, position: int, confidence: float) -> None:
+    """Learn how sure the draft is, whether its proposal was judged or not."""
+    row = min(position, POSITIONS - 1)
+    for column in range(_BINS):
+        calibration.seen[row, column] *= _FADING
+    calibration.seen[row, _bin(confidence)] += 1.0
+
+
+@kernel
+def forget(calibration: Calibration) -> None:
+    """Nothing was judged: what was special lately becomes less certain."""
+    calibration.tilt[0] *= _FORGETTING

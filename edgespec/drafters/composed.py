@@ -49,7 +49,7 @@ class ComposedDrafter:
             expected = self.model.rate(allowance, length)
             copied = self.ngram.propose(history, length, allowance).size
             reached = allowance._replace(limit=copied)
-            if copied and best_length(reached, copied, copied, 0.0, 0.0)[1] >= expected:
+            if copied and best_length(reached, 0, copied, copied, 0.0, 0.0)[1] >= expected:
                 self._given = copied
         proposal = self.model.extend(history, length, allowance, self._given)
         self.name = self.model.name if proposal.size > self._given else self.ngram.name

@@ -8,12 +8,12 @@ import numpy as np
 
 from edgespec.backend import Context, Vocabulary
 from edgespec.drafters.allowance import Allowance
-from edgespec.drafters.model import draft_token
 from edgespec.drafters.pace import Pace
 from edgespec.drafters.protocol import DETERMINISTIC, Float32Array, Int32Array, Proposal
 from edgespec.drafters.retokenized import RetokenizedText
 from edgespec.drafters.running import ContextDrafter
 from edgespec.drafters.shared_tokens import SharedTokens
+from edgespec.drafters.stepping import draft_token
 from edgespec.errors import NumericalError
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import is_greedy
@@ -85,8 +85,9 @@ class ForeignDrafter(ContextDrafter):
     ) -> Proposal:
         """As `propose`, behind `given` proposals that stand in the history, one-hot each."""
         assert self._settings is not None, "begin was not called"
-        if given:
-            return Proposal(given)  # they have not been read as text
+        if given:  # they have not been read as text
+            self.pace.begin(allowance._replace(limit=given), 0, given)
+            return Proposal(given)
         self._follow(history, length)
         tokens = self._text.tokens
         room = self.context.capacity - len(tokens)

@@ -1,94 +1,23 @@
-"""A small model as drafter: samples from its own q and retains q at every prefix."""
+"""Small models as drafters: of the target's vocabulary, or of a part of it."""
 
 from __future__ import annotations
-
-import math
-from time import perf_counter
 
 import numpy as np
 
 from edgespec.backend import Context
-from edgespec.drafters.allowance import Allowance
 from edgespec.drafters.pace import Pace
-from edgespec.drafters.protocol import Float32Array, Int32Array, Proposal
-from edgespec.drafters.running import ContextDrafter
-from edgespec.errors import NumericalError
-from edgespec.sampling.filters import Workspace, distribution, make_workspace
-from edgespec.sampling.kernel import kernel
-from edgespec.sampling.parameters import is_greedy
-from edgespec.speculation.draws import draw_proposal
-from edgespec.speculation.settings import DrawSettings, current_mu
+from edgespec.drafters.protocol import Float32Array, Int32Array
+from edgespec.drafters.stepping import SteppingDrafter
+from edgespec.registry.dedicated import ReducedVocabulary
 
-__all__ = ["ModelDrafter", "draft_token"]
+__all__ = ["ModelDrafter", "ReducedDrafter"]
 
 
-@kernel
-def draft_token(
-    logits: Float32Array,
-    history: Int32Array,
-    length: int,
-    settings: DrawSettings,
-    q: Float32Array,
-    workspace: Workspace,
-) -> tuple[int, float]:
-    """One token drawn from the draft's filtered softmax, which is left in the row q.
-
-    Args:
-        logits: float32 (n,), of the draft at the prefix ``history[:length]``.
-        history, length: the tokens so far.
-        settings: `DrawSettings`.
-        q: float32 (n,), overwritten.
-        workspace: `Workspace` of n entries.
-
-    Returns:
-        The token, -1 if the logits are broken or nothing is allowed; and how sure the draft is:
-        the probability it expects of what it draws, the sum of q squared; if the filters
-        leave one token, its probability before them.
-    """
-    position = length + settings.stream_offset
-    count = distribution(
-        logits,
-        history,
-        length,
-        settings.arguments,
-        q,
-        workspace,
-        settings.seed,
-        position,
-        current_mu(settings),
-    )
-    if count <= 0:
-        return -1, 0.0
-    tokens = workspace.tokens
-    token = draw_proposal(q, tokens, count, settings.rule, settings.seed, position)
-    if count == 1:
-        return token, _share(logits, token)
-    return token, _collision(q, tokens, count)
-
-
-@kernel
-def _share(logits: Float32Array, token: int) -> float:
-    """This token's share of the softmax at temperature 1."""
-    total = 0.0
-    for logit in logits:
-        total += math.exp(logit - logits[token])
-    return 1.0 / max(total, 1.0)
-
-
-@kernel
-def _collision(q: Float32Array, tokens: Int32Array, count: int) -> float:
-    total = 0.0
-    for i in range(count):
-        total += q[tokens[i]] * q[tokens[i]]
-    return total
-
-
-class ModelDrafter(ContextDrafter):
+class ModelDrafter(SteppingDrafter):
     """Drafts with a GGUF model whose vocabulary is the target's.
 
-    The draft's filters are the target's: what top-k and the like cut from p is not worth
-    proposing. Its cache holds the committed prefix but for the last token or, after a cycle
-    that accepted everything, the last two; they are evaluated together at the next `propose`.
+    Its cache holds the committed prefix but for the last token or, after a cycle that accepted
+    everything, the last two; they are evaluated together at the next `propose`.
 
     Args:
         context: an open context of the draft; closed with the drafter.
@@ -98,8 +27,6 @@ class ModelDrafter(ContextDrafter):
         pace: decides how many are drafted.
     """
 
-    name = "model"
-
     def __init__(
         self,
         context: Context,
@@ -108,88 +35,70 @@ class ModelDrafter(ContextDrafter):
         budget: int,
         pace: Pace,
     ) -> None:
-        self.context = context
-        self.pace = pace
-        self._shared = shared_vocabulary
-        self._q: Float32Array = np.zeros((budget, target_vocabulary), np.float32)
-        self._workspace = make_workspace(shared_vocabulary, context.capacity + budget)
-        self._settings: DrawSettings | None = None
+        super().__init__(context, target_vocabulary, shared_vocabulary, budget, pace)
 
-    def begin(self, settings: DrawSettings) -> None:
-        """Take over the target's filters, without biases on tokens that the draft lacks."""
-        arguments = settings.arguments
-        known = arguments.bias_tokens < self._shared
-        self._settings = settings._replace(
-            arguments=arguments._replace(
-                bias_tokens=arguments.bias_tokens[known], bias_values=arguments.bias_values[known]
-            )
-        )
+    def missing(self, length: int) -> int:
+        """Tokens that its cache lacks, but for the last."""
+        return length - 1 - self.context.length
 
-    def rate(self, allowance: Allowance, length: int) -> float:
-        """Expected tokens by the second if it began a block behind `length` tokens."""
-        return self.pace.rate(allowance, length - 1 - self.context.length)
-
-    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
-        """Draw tokens one after the other, while that pays.
-
-        Raises:
-            CancelledError: `cancel` was called.
-            NumericalError: the draft's logits are NaN or +inf.
-        """
-        return self.extend(history, length, allowance, 0)
-
-    def extend(
-        self, history: Int32Array, length: int, allowance: Allowance, given: int
-    ) -> Proposal:
-        """As `propose`, behind `given` proposals that stand in the history, one-hot each."""
-        assert self._settings is not None, "begin was not called"
-        missing = length - 1 - self.context.length
-        self.pace.begin(allowance, missing, given)
-        # A padding token of the target's has no meaning in the draft: no way past it.
+    def usable(self, history: Int32Array, length: int, given: int) -> bool:
+        """A padding token of the target's has no meaning in the draft: no way past it."""
         unread = history[self.context.length : length + given]
-        readable = int(unread.max(initial=0)) < self._shared
-        count = given
-        while readable and self.pace.another():
-            history[length + count] = self._draw(history, length + count, count)
-            count += 1
-        count = self.pace.size
-        if is_greedy(self._settings.arguments) or count == given:
-            return Proposal(count)
-        for i in range(given):
-            self._q[i] = 0.0
-            self._q[i, history[length + i]] = 1.0
-        return Proposal(count, self._q)
+        return int(unread.max(initial=0)) < self._width
 
-    def _draw(self, history: Int32Array, length: int, row: int) -> int:
-        """One token behind ``history[:length]``, its q left in a row of `_q`."""
-        assert self._settings is not None
+    def read(self, history: Int32Array, length: int, drafted: int) -> tuple[int, Float32Array]:
+        """Evaluate what the cache lacks."""
         pending = history[self.context.length : length]
-        started = perf_counter()
-        logits = self.context.evaluate(pending, 1)
-        self.pace.spent(len(pending), perf_counter() - started)
-        token, confidence = draft_token(
-            logits[0, : self._shared],
-            history,
-            length,
-            self._settings,
-            self._q[row, : self._shared],
-            self._workspace,
-        )
-        if token < 0:
-            raise NumericalError(
-                f"the draft {self.context.model.path.name} produced NaN or infinite logits: "
-                "the file may be damaged; use another --draft"
-            )
-        self.pace.add(confidence)
-        return token
+        return len(pending), self.context.evaluate(pending, 1)[0, : self._width]
 
-    def learn(self, accepted: int, judged: int) -> None:
-        """See which confidence was justified."""
-        self.pace.learn(accepted, judged)
+    def rewind(self, length: int) -> None:
+        """Roll the cache back to `length` tokens, if it holds more."""
+        self.context.truncate(length)
 
-    def commit(self, history: Int32Array, length: int) -> None:
-        """Roll the cache back to the accepted prefix; the last token is not in it yet."""
-        self.rewind(length - 1)
+
+class ReducedDrafter(SteppingDrafter):
+    """Drafts with a GGUF model that has some of the target's tokens, in ids of its own.
+
+    It reads its unknown token for the others and never proposes one of them: q is 0 there, and
+    what it lacks comes from the residual.
+
+    Args:
+        context: an open context of the draft; closed with the drafter.
+        target_vocabulary: number of the target's tokens, the width of q.
+        reduced: which tokens of the target's it has.
+        budget: the most tokens one `propose` may be asked for.
+        pace: decides how many are drafted.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        target_vocabulary: int,
+        reduced: ReducedVocabulary,
+        budget: int,
+        pace: Pace,
+    ) -> None:
+        super().__init__(context, target_vocabulary, target_vocabulary, budget, pace)
+        self._proposed = np.flatnonzero(reduced.target_ids >= 0)
+        self._target_ids = reduced.target_ids[self._proposed]
+        self._draft_ids = np.full(target_vocabulary, reduced.unknown, np.int32)
+        self._draft_ids[self._target_ids] = self._proposed
+        self._logits: Float32Array = np.full(target_vocabulary, -np.inf, np.float32)
+
+    def missing(self, length: int) -> int:
+        """Tokens that its cache lacks, but for the last."""
+        return length - 1 - self.context.length
+
+    def usable(self, history: Int32Array, length: int, given: int) -> bool:
+        """Always: whatever it does not know it reads as its unknown token."""
+        return True
+
+    def read(self, history: Int32Array, length: int, drafted: int) -> tuple[int, Float32Array]:
+        """Evaluate what the cache lacks; its logits in the target's ids, -inf where it has none."""
+        pending = self._draft_ids[history[self.context.length : length]]
+        logits = self.context.evaluate(pending, 1)[0]
+        self._logits[self._target_ids] = logits[self._proposed]
+        return len(pending), self._logits
 
     def rewind(self, length: int) -> None:
         """Roll the cache back to `length` tokens, if it holds more."""

@@ -109,7 +109,7 @@ def _propose(
     if allowance.fixed:
         return count
     reached = Allowance(count, allowance.cycle_s, allowance.acceptance, False, allowance.spare_s)
-    return best_length(reached, count, count, 0.0, 0.0)[0]
+    return best_length(reached, 0, count, count, 0.0, 0.0)[0]
 
 
 class NgramDrafter:
@@ -160,6 +160,10 @@ class NgramDrafter:
         """Index what is new."""
         _index(self._automaton, history, self._indexed, length, self._hits, self._trials)
         self._indexed = length
+
+    def credibility(self, length: int) -> float:
+        """How probable it is that a match of this length is right about the next token."""
+        return float(_credibility(length, self._prior, self._hits, self._trials))
 
     def experience(self) -> dict[str, list[float]]:
         """Recent hits and trials by match length."""

@@ -8,10 +8,13 @@ import numpy as np
 
 from edgespec.drafters.allowance import Allowance, Float64Array, best_length, fixed_allowance
 from edgespec.drafters.calibration import (
+    POSITIONS,
     Calibration,
     estimate,
     expected,
+    forget,
     make_calibration,
+    notice,
     read_calibration,
     record,
     write_calibration,
@@ -20,8 +23,8 @@ from edgespec.sampling.kernel import kernel
 
 __all__ = ["Pace"]
 
-_HORIZON = 16
-"""Cycles over which reading what the draft missed is written off."""
+_HORIZON = 100
+"""Cycles over which reading what the draft missed is written off: an answer's."""
 
 _WORTH = 1.02
 """A draft that has fallen behind starts again for at least this gain."""
@@ -39,16 +42,31 @@ def _expect(
     calibration: Calibration, acceptance: Float64Array, start: int, limit: int, least: float
 ) -> None:
     for position in range(start, limit):
-        acceptance[position] = max(least, expected(calibration, position))
+        if position > start and position >= POSITIONS:
+            acceptance[position] = acceptance[position - 1]  # told apart no more
+        else:
+            acceptance[position] = max(least, expected(calibration, position))
 
 
 @kernel
 def _learn(
-    calibration: Calibration, confidence: Float64Array, first: int, accepted: int, judged: int
+    calibration: Calibration,
+    confidence: Float64Array,
+    first: int,
+    drafted: int,
+    accepted: int,
+    judged: int,
 ) -> None:
-    """The proposals from `first` on were this drafter's; the first rejected one ends the block."""
-    for position in range(first, min(accepted + 1, judged)):
-        record(calibration, position, confidence[position], position < accepted)
+    """The proposals from `first` on were this drafter's; the first rejected one ends the block.
+
+    What was drafted behind it is no part of the text and teaches nothing.
+    """
+    if min(accepted + 1, judged) <= first:
+        forget(calibration)
+    for position in range(first, min(accepted + 1, drafted)):
+        notice(calibration, position, confidence[position])
+        if position < judged:
+            record(calibration, position, confidence[position], position < accepted)
 
 
 class Pace:
@@ -78,7 +96,7 @@ class Pace:
         """
         _expect(self.calibration, allowance.acceptance, 0, allowance.limit, 0.0)
         start_s = missing * self.reading_s / _HORIZON
-        length, rate = best_length(allowance, 0, 0, self.step_s, start_s)
+        length, rate = best_length(allowance, 0, 0, 0, self.step_s, start_s)
         return float(rate) if length else 0.0
 
     def begin(self, allowance: Allowance, missing: int, given: int) -> None:
@@ -142,14 +160,16 @@ class Pace:
         return self._best(self._allowance._replace(limit=self._drafted))[0]
 
     def _best(self, allowance: Allowance) -> tuple[int, float]:
+        # What was drafted behind a token depends on it, and must not decide whether it is kept.
+        least = self._drafted - 1 if self._drafted > self._given else 0
         length, rate = best_length(
-            allowance, self._given, self._drafted, self.step_s, self._start_s
+            allowance, least, self._given, self._drafted, self.step_s, self._start_s
         )
         return int(length), float(rate)
 
     def learn(self, accepted: int, judged: int) -> None:
         """Of the last block so many were accepted, of so many that the target judged."""
-        _learn(self.calibration, self._confidence, self._given, accepted, judged)
+        _learn(self.calibration, self._confidence, self._given, self._drafted, accepted, judged)
 
     def spent(self, tokens: int, seconds: float) -> None:
         """An evaluation of the draft took this long."""

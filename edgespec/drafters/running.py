@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgespec.backend import Context
+from edgespec.drafters.pace import Pace
 
 __all__ = ["ContextDrafter"]
 
@@ -11,6 +12,7 @@ class ContextDrafter:
     """Base of drafters that evaluate tokens in a context, which they close with its model."""
 
     context: Context
+    pace: Pace
 
     def cancel(self) -> None:
         """Stop the draft's running evaluation."""

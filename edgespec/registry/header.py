@@ -6,6 +6,7 @@ of it. Whatever `read_header` returns is complete, in range, and agrees with the
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from gguf import GGMLQuantizationType, LlamaFileType, TokenType
 
 from edgespec.errors import ModelFileError
 from edgespec.registry.bounded_reader import BoundedReader, MalformedError, split_strings
+from edgespec.registry.dedicated import EagleHead, ReducedVocabulary, read_eagle, read_reduced
 from edgespec.registry.metadata import Metadata
 from edgespec.registry.opening import damaged, open_gguf
 
@@ -44,7 +46,8 @@ class GGUFHeader:
     """The facts of one model file.
 
     ``head_count_kv`` has an entry for each layer, 0 where the layer has no attention;
-    ``tensor_bytes`` and ``parameter_count`` cover all parts of a split model.
+    ``tensor_bytes`` and ``parameter_count`` cover all parts of a split model. ``reduced`` and
+    ``eagle`` are for files that are a draft for one target; the former has no token texts.
     """
 
     path: Path
@@ -69,6 +72,8 @@ class GGUFHeader:
     eos_token_id: int | None
     eot_token_id: int | None
     chat_template: str | None
+    reduced: ReducedVocabulary | None = field(repr=False)
+    eagle: EagleHead | None = field(repr=False)
     _token_block: bytes = field(repr=False)
     _token_types: npt.NDArray[Any] | None = field(repr=False, compare=False)
 
@@ -85,6 +90,11 @@ class GGUFHeader:
     def same_tokens(self, other: GGUFHeader) -> bool:
         """Whether both files have exactly the same token texts."""
         return self._token_block == other._token_block
+
+    @cached_property
+    def tokens_sha256(self) -> str:
+        """Checksum of the token texts as they stand in the file, each behind its length."""
+        return hashlib.sha256(self._token_block).hexdigest()
 
     @cached_property
     def _tokens(self) -> list[str]:
@@ -109,12 +119,17 @@ def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
 
 def _header(path: Path, data: Metadata, readers: Sequence[BoundedReader]) -> GGUFHeader:
     arch = _architecture(path, data)
-    block, count, kinds = _vocabulary(path, data)
+    reduced = read_reduced(data, arch)
+    block, count, kinds = (
+        (b"", len(reduced.target_ids), None) if reduced else _vocabulary(path, data)
+    )
     width = data.required(f"{arch}.embedding_length", 1, _MAX_WIDTH)
     layers = data.required(f"{arch}.block_count", 1, _MAX_LAYERS)
     heads, heads_kv = _heads(data, arch, layers)
     tensors = [tensor for reader in readers for tensor in reader.tensors]
-    _check_embedding(tensors, width, count)
+    eagle = read_eagle(data, arch, tensors, width, count)
+    if eagle is None or not eagle.borrows_embedding:
+        _check_embedding(tensors, width, count)
     head_width = _head_width(data, arch, width, heads)
     _check_numbers(data, arch, head_width)
     return GGUFHeader(
@@ -140,6 +155,8 @@ def _header(path: Path, data: Metadata, readers: Sequence[BoundedReader]) -> GGU
         eos_token_id=data.token("tokenizer.ggml.eos_token_id", count),
         eot_token_id=data.token("tokenizer.ggml.eot_token_id", count),
         chat_template=data.text("tokenizer.chat_template"),
+        reduced=reduced,
+        eagle=eagle,
         _token_block=block,
         _token_types=kinds,
     )
@@ -234,7 +251,8 @@ def _check_numbers(data: Metadata, arch: str, head_width: int) -> None:
     data.finite(f"{arch}.rope.scaling.factor", zero=True)
     data.finite(f"{arch}.attention.layer_norm_rms_epsilon")
     data.finite(f"{arch}.attention.layer_norm_epsilon")
-    rotated = data.integer(f"{arch}.rope.dimension_count", 0, _MAX_WIDTH) or 0
+    rotated = data.integer(f"{arch}.rope.dimension_count", 0, _MAX_WIDTH)
+    rotated = head_width if rotated is None else rotated
     if head_width and (rotated > head_width or rotated % 2):
         raise MalformedError(f"{rotated} of {head_width} dimensions cannot be rotated")
     experts = data.integer(f"{arch}.expert_count", 0, _MAX_WIDTH) or 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gguf import TokenType
 
 from edgespec.errors import PairingError
+from edgespec.registry.dedicated import EagleHead, ReducedVocabulary
 from edgespec.registry.header import GGUFHeader
 
 __all__ = ["Pairing", "check_pairing"]
@@ -23,7 +24,10 @@ _PADDING = re.compile(
 
 @dataclass(frozen=True)
 class Pairing:
-    """A draft fits: token ids below ``shared_vocabulary`` mean the same in both models."""
+    """A draft fits: token ids below ``shared_vocabulary`` mean the same in both models.
+
+    Of a draft with a reduced vocabulary it is the number of tokens that it has.
+    """
 
     shared_vocabulary: int
     reason: str
@@ -36,8 +40,21 @@ def check_pairing(target: GGUFHeader, draft: GGUFHeader) -> Pairing:
     are unused, special, or named as padding, in the longer vocabulary or in both. Tokenizer kind
     and the ids of the special tokens must agree.
 
+    A draft with a reduced vocabulary must name tokens that the target has, and an EAGLE-3 head
+    layers and a width that it has.
+
     Raises PairingError, naming what differs; for vocabularies the first token id and both texts.
     """
+    if target.reduced or target.eagle:
+        raise PairingError(f"{target.path.name} is a draft itself: it cannot be a target")
+    if draft.reduced:
+        return _check_reduced(target, draft.reduced)
+    if draft.eagle:
+        return _check_eagle(target, draft, draft.eagle)
+    return _check_vocabularies(target, draft)
+
+
+def _check_vocabularies(target: GGUFHeader, draft: GGUFHeader) -> Pairing:
     _check_tokenizers(target, draft)
     if target.same_tokens(draft):
         pairing = Pairing(target.vocabulary_size, "the vocabularies are identical")
@@ -45,6 +62,60 @@ def check_pairing(target: GGUFHeader, draft: GGUFHeader) -> Pairing:
         pairing = _check_tokens(target, draft)
     _check_special(target, draft)
     return pairing
+
+
+def _check_reduced(target: GGUFHeader, draft: ReducedVocabulary) -> Pairing:
+    size = target.vocabulary_size
+    if draft.target_size not in (None, size):
+        raise PairingError(
+            f"the draft does not fit: it was made for a target of {draft.target_size:,} tokens, "
+            f"this one has {size:,}"
+        )
+    highest = int(draft.target_ids.max())
+    if highest >= size:
+        raise PairingError(
+            f"the draft does not fit: it proposes token {highest}, the target has {size:,}"
+        )
+    if draft.target_checksum not in (None, target.tokens_sha256):
+        raise PairingError(
+            "the draft does not fit: it was made for a target with other tokens (their checksum "
+            f"is {draft.target_checksum[:16]}..., this target's {target.tokens_sha256[:16]}...)"
+        )
+    return Pairing(draft.known, f"it has {draft.known:,} of the target's {size:,} tokens")
+
+
+def _check_eagle(target: GGUFHeader, draft: GGUFHeader, head: EagleHead) -> Pairing:
+    if head.target_width != target.embedding_length:
+        raise PairingError(
+            "the EAGLE-3 head does not fit: it reads hidden states of width "
+            f"{head.target_width:,}, the target's have {target.embedding_length:,}"
+        )
+    if max(head.layers) >= target.block_count:
+        raise PairingError(
+            f"the EAGLE-3 head does not fit: it reads the input of layer {max(head.layers)}, the "
+            f"target's layers are 0 to {target.block_count - 1}"
+        )
+    borrows = head.borrows_embedding or head.borrows_output
+    if borrows and draft.embedding_length != target.embedding_length:
+        raise PairingError(
+            "the EAGLE-3 head does not fit: it uses the target's token matrix, but its width is "
+            f"{draft.embedding_length:,} and the target's {target.embedding_length:,}"
+        )
+    if head.borrows_output and draft.vocabulary_size != target.vocabulary_size:
+        raise PairingError(
+            "the EAGLE-3 head does not fit: it uses the target's output matrix, but it has "
+            f"{draft.vocabulary_size:,} tokens and the target {target.vocabulary_size:,}"
+        )
+    shared = _check_vocabularies(target, draft).shared_vocabulary
+    proposes = shared if head.target_ids is None else int((head.target_ids < shared).sum())
+    if proposes == 0:
+        raise PairingError("the EAGLE-3 head does not fit: it proposes no token of the target's")
+    layers = ", ".join(map(str, head.layers))
+    return Pairing(
+        shared,
+        f"an EAGLE-3 head that reads the target's layers {layers} and proposes {proposes:,} of "
+        f"its {target.vocabulary_size:,} tokens",
+    )
 
 
 def _check_tokenizers(target: GGUFHeader, draft: GGUFHeader) -> None:

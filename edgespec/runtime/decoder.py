@@ -20,6 +20,7 @@ from edgespec.drafters import Drafter
 from edgespec.errors import ContextFullError, NumericalError, UsageError
 from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.statistics import Statistics
+from edgespec.runtime.trace import GenerationTrace
 from edgespec.sampling.filters import make_workspace
 from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED, verify_chain
 from edgespec.speculation.settings import DrawSettings
@@ -76,6 +77,7 @@ class Decoder:
         self._emitted: Int32Array = np.zeros(k + 1, np.int32)
         self._settings: DrawSettings | None = None
         self._constraint: Constraint | None = None
+        self._trace: GenerationTrace | None = None
 
     @property
     def room(self) -> int:
@@ -88,11 +90,12 @@ class Decoder:
         settings: DrawSettings,
         statistics: Statistics,
         constraint: Constraint | None = None,
+        trace: GenerationTrace | None = None,
     ) -> None:
         """Start, or go on with, a generation after `tokens`.
 
         What the caches share with them is reused; `statistics` is added to from here on, and
-        what is emitted obeys the constraint.
+        what is emitted obeys the constraint. Every cycle is told to `trace`.
 
         Raises:
             UsageError: no tokens, or a biased token that does not exist.
@@ -108,6 +111,7 @@ class Decoder:
         self.length = len(tokens)
         self._settings = settings
         self._constraint = constraint
+        self._trace = trace
         self.drafter.begin(settings)
         self.statistics = statistics
         statistics.reused_tokens += self.target.length
@@ -151,7 +155,10 @@ class Decoder:
         spent = Spent(
             depth, evaluated, count, accepted + 1, clock[1] - clock[0], clock[2] - clock[1]
         )
-        self.policy.observe(spent)
+        predicted_s = self.policy.observe(spent)
+        if self._trace is not None:
+            seconds = clock[4] - clock[0]
+            self._trace.cycle(self.drafter.name, allowance, spent, predicted_s, seconds, cycle)
         return cycle
 
     def keep(self, length: int) -> None:

@@ -28,6 +28,7 @@ from edgespec.runtime.loading import (
 )
 from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.stream import GenerationLimits, Stream
+from edgespec.runtime.trace import Trace
 from edgespec.sampling.breakers import breaker_table
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import draw_settings
@@ -58,7 +59,7 @@ class Engine(Closing):
         UnknownModelError, DownloadError, ModelFileError, ModelLoadError, InsufficientMemoryError:
             the target or the draft cannot be had.
         PairingError: the draft does not fit the target.
-        UsageError: a context longer than the model can use.
+        UsageError: a context longer than the model can use, or a trace that cannot be written.
     """
 
     def __init__(
@@ -73,11 +74,12 @@ class Engine(Closing):
         self._lock = threading.Lock()  # held by whoever uses the decoder
         self._switch = threading.Lock()  # guards which stream a cancellation would hit
         self._current: Stream | None = None
-        plan = make_plan(model, self.options, download)
-        self.header = plan.header
-        self.model_name = plan.target.name
-        self.notice: str | None = plan.notice
         with ExitStack() as stack:
+            self._trace = self._open_trace(stack)
+            plan = make_plan(model, self.options, download)
+            self.header = plan.header
+            self.model_name = plan.target.name
+            self.notice: str | None = plan.notice
             self.profile = load_profile(plan.target.path)
             self.target, self.exactness = open_target(
                 plan, self.options, self.profile, progress, stack
@@ -205,9 +207,16 @@ class Engine(Closing):
             self.drafter.resume()
         if stream.cancelled:
             self.interrupt(stream)
+        if self._trace is not None and stream.trace is None:
+            stream.trace = self._trace.begin(self, stream)
+        if len(stream.sequence) < self.decoder.capacity or not stream.emitted:
+            self._begin(stream)
+
+    def _begin(self, stream: Stream) -> None:
         tokens = np.array(stream.sequence, np.int32)
-        if len(tokens) < self.decoder.capacity or not stream.emitted:
-            self.decoder.begin(tokens, stream.settings, stream.statistics, stream.constraint)
+        self.decoder.begin(
+            tokens, stream.settings, stream.statistics, stream.constraint, stream.trace
+        )
 
     def _shift(self, stream: Stream) -> bool:
         """Drop half of what lies behind the kept front, and evaluate the rest again.
@@ -223,11 +232,17 @@ class Engine(Closing):
         offset = stream.settings.stream_offset + dropped
         stream.settings = stream.settings._replace(stream_offset=offset)
         _log.info("context full: dropped %d tokens behind the first %d", dropped, keep)
-        tokens = np.array(stream.sequence, np.int32)
-        self.decoder.begin(tokens, stream.settings, stream.statistics, stream.constraint)
+        self._begin(stream)
         return True
 
     # -- life -------------------------------------------------------------------------------
+
+    def _open_trace(self, stack: ExitStack) -> Trace | None:
+        if self.options.trace is None:
+            return None
+        trace = Trace(self.options.trace)
+        stack.callback(trace.close)
+        return trace
 
     def close(self) -> None:
         """Free the models. Waits for a running cycle."""

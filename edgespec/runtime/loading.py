@@ -11,24 +11,21 @@ from edgespec.backend import Context, ContextOptions, Model, ModelOptions
 from edgespec.drafters import (
     ComposedDrafter,
     Drafter,
-    ForeignDrafter,
-    ModelDrafter,
     NgramDrafter,
     NoDrafter,
-    Pace,
     SharedTokens,
     share_tokens,
 )
-from edgespec.errors import PairingError
+from edgespec.errors import ModelFileError, PairingError
 from edgespec.registry.header import GGUFHeader, read_header
-from edgespec.registry.pairing import Pairing, check_pairing
+from edgespec.registry.pairing import Pairing
 from edgespec.registry.progress import Progress, silent
 from edgespec.registry.resolve import ResolvedModel, resolve
+from edgespec.runtime.drafting import HEAD_BATCH, AnyModelDrafter, draft_with, pair, why_no_heads
 from edgespec.runtime.memory import MemoryEstimate, estimate, require
 from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.warmup import warm_up
 from edgespec.tuning.controller import AdaptivePolicy, FixedPolicy, Policy
-from edgespec.tuning.cost import measure_draft
 from edgespec.tuning.exactness import (
     PLAIN,
     Exactness,
@@ -68,6 +65,7 @@ class Plan:
         draft, draft_header: the draft's file, for kind "model".
         pairing: why it fits, if its vocabulary is the target's.
         shared: the tokens that both have, if its vocabulary is another one.
+        remark: why the drafter is not the one that was asked for.
     """
 
     target: ResolvedModel
@@ -77,6 +75,7 @@ class Plan:
     draft_header: GGUFHeader | None = None
     pairing: Pairing | None = None
     shared: SharedTokens | None = None
+    remark: str | None = None
 
     @property
     def drafter_name(self) -> str:
@@ -87,7 +86,7 @@ class Plan:
     def notice(self) -> str | None:
         """What the user should know about this choice of a draft."""
         if self.shared is None:
-            return None
+            return self.remark
         return f"the draft {self.drafter_name} has another tokenizer: {self.shared}"
 
 
@@ -103,12 +102,16 @@ def make_plan(
     """
     target = resolve(model, progress=download, offline=options.offline)
     header = read_header(target.path)
+    if header.reduced or header.eagle:
+        raise ModelFileError(f"{target.path} is a draft for another model: give it as --draft")
     plan = Plan(target, header, "ngram" if options.draft == "auto" else options.draft)
     if plan.drafter not in ("none", "ngram"):
         draft = resolve(options.draft, progress=download, offline=options.offline)
         draft_header = read_header(draft.path)
         pairing, shared = pair_vocabularies(header, draft_header)
         plan = Plan(target, header, "model", draft, draft_header, pairing, shared)
+        if draft_header.eagle and (reason := why_no_heads()):
+            plan = Plan(target, header, "ngram", remark=reason)
     _require_memory(plan, options)
     return plan
 
@@ -123,9 +126,10 @@ def pair_vocabularies(
         ModelLoadError: llama.cpp cannot load one of them, to compare tokens by their bytes.
     """
     try:
-        return check_pairing(target, draft), None
+        return pair(target, draft), None
     except PairingError:
-        pass
+        if draft.reduced or draft.eagle:
+            raise
     options = ModelOptions(vocabulary_only=True)
     with Model(target.path, options) as ours, Model(draft.path, options) as theirs:
         return None, share_tokens(ours.vocabulary, theirs.vocabulary)
@@ -198,12 +202,17 @@ def _choose(
             outputs=effort.largest,
         )
         with Context(model, tried) as context:
-            if load_setting(context) is None:
+            if load_setting(context, effort.needed) is None:
                 warm_up()  # a compiler at work beside it would be measured too
             return measure_setting(context, effort)
 
     if options.flash_attention is not None or options.kv_type == "q8_0":
-        chosen = exactness_of(options.exact, options.most, measure(settings.flash_attention))
+        chosen = exactness_of(
+            options.exact,
+            options.most,
+            measure(settings.flash_attention),
+            adaptive=adaptive,
+        )
     else:
         chosen = choose_exactness(
             options.exact,
@@ -259,32 +268,23 @@ def _open_model_drafter(
     options: EngineOptions,
     profile: Profile,
     progress: LoadProgress | None,
-) -> ModelDrafter | ForeignDrafter:
+) -> AnyModelDrafter:
     assert plan.draft is not None
     budget = max(1, options.most)
     learned = profile.draft(plan.draft.path)
     with ExitStack() as undo:
         model = undo.enter_context(_load(plan.draft, options, progress))
-        context = Context(
-            model,
-            ContextOptions(
-                length=target.capacity,
-                threads=options.threads or learned.get("threads") or options.thread_count,
-                batch=_BATCH,
-                outputs=1,
-                checkpoints=budget,
-            ),
+        settings = ContextOptions(
+            length=target.capacity,
+            threads=options.threads or learned.get("threads") or options.thread_count,
+            batch=_BATCH,
+            outputs=1,
+            checkpoints=budget,
         )
-        pace = Pace(*measure_draft(context), budget)
-        pace.restore(learned)
-        vocabulary = target.model.vocabulary
-        drafter: ModelDrafter | ForeignDrafter
-        if plan.shared is not None:
-            drafter = ForeignDrafter(context, vocabulary, plan.shared, budget, pace)
-        else:
-            assert plan.pairing is not None
-            shared = plan.pairing.shared_vocabulary
-            drafter = ModelDrafter(context, vocabulary.size, shared, budget, pace)
+        found = plan.pairing or plan.shared
+        assert found is not None
+        drafter = draft_with(model, target, found, settings, budget)
+        drafter.pace.restore(learned)
         undo.pop_all()
     return drafter
 
@@ -304,7 +304,7 @@ def _require_memory(plan: Plan, options: EngineOptions) -> None:
         return lambda context: estimate(
             header,
             context=context,
-            batch=_BATCH,
+            batch=HEAD_BATCH if header.eagle else _BATCH,
             outputs=outputs,
             flash_attention=False,
             repack=options.repack is not False,
@@ -312,5 +312,7 @@ def _require_memory(plan: Plan, options: EngineOptions) -> None:
 
     demands = {plan.target.name: demand(plan.header, options.most + 1)}
     if plan.draft is not None and plan.draft_header is not None:
-        demands[f"draft {plan.draft.name}"] = demand(plan.draft_header, 1)
+        demands[f"draft {plan.draft.name}"] = demand(
+            plan.draft_header, HEAD_BATCH if plan.draft_header.eagle else 1
+        )
     require(demands, length)

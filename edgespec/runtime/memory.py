@@ -16,6 +16,7 @@ __all__ = ["Demand", "MemoryEstimate", "available_memory", "estimate", "require"
 _FLOAT = 4
 _CELLS = 256  # llama.cpp rounds a context up to a multiple of this
 _ACTIVATIONS = 16
+_TARGET_BATCH = 256
 _SMALLEST_CONTEXT = 512
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
@@ -72,6 +73,9 @@ def estimate(
       handed out. Attention takes, for each token of a batch, the context's mask, scores of all
       heads (not with flash attention), and activations, taken as 16 times the embedding width.
       The output phase takes the rows of logits and three rows of embedding width.
+    - With an EAGLE-3 head its target's features are recorded: the inputs of three layers for each
+      token of the context and of the target's batch. Its rows of logits are spread over the
+      target's vocabulary in one more copy.
 
     Against llama.cpp's own figures, on a 135M llama with 4-bit weights, contexts of 1,024 to 8,192
     tokens and batches of 16 to 512: weights and KV cache are exact; compute is 1.0 to 1.3 times
@@ -96,6 +100,7 @@ def estimate(
         weights=max(header.size_bytes, header.tensor_bytes) + copy,
         kv_cache=_kv_cache(header, cells, kv_bytes),
         compute=logits
+        + _features(header, context, logits)
         + max(
             _attention(header, rows, cells, flash_attention),
             logits + 3 * rows * header.embedding_length * _FLOAT,
@@ -107,6 +112,13 @@ def estimate(
 def _kv_cache(header: GGUFHeader, cells: int, kv_bytes: float) -> int:
     width = header.key_length + header.value_length
     return int(sum(header.head_count_kv) * width * kv_bytes * cells)
+
+
+def _features(header: GGUFHeader, context: int, logits: int) -> int:
+    head = header.eagle
+    if head is None:
+        return 0
+    return len(head.layers) * head.target_width * (context + _TARGET_BATCH) * _FLOAT + logits
 
 
 def _attention(header: GGUFHeader, rows: int, cells: int, flash_attention: bool) -> int:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
 from edgespec.errors import UsageError
 
-__all__ = ["EXACTNESS_MODES", "MAX_BLOCK", "EngineOptions", "default_threads"]
+__all__ = [
+    "EXACTNESS_MODES",
+    "MAX_BLOCK",
+    "EngineOptions",
+    "allowed_processors",
+    "default_threads",
+]
 
 EXACTNESS_MODES = ("auto", "bitwise", "distribution")
 
@@ -43,6 +50,8 @@ class EngineOptions:
         exact: "bitwise" uses only settings and block lengths that were measured to give the
             logits of plain decoding bit for bit; "distribution" may use faster ones; "auto" is
             bitwise where this build can be, unless `edgespec tune` found that it costs over 5%.
+        trace: a file that a line of JSON is appended to for every cycle; it holds prompts and
+            answers.
 
     Raises:
         UsageError: a value is out of range.
@@ -57,6 +66,7 @@ class EngineOptions:
     kv_type: str = "f16"
     offline: bool = False
     exact: str = "auto"
+    trace: Path | None = None
 
     def __post_init__(self) -> None:
         if self.k is not None and not 0 <= self.k <= MAX_BLOCK:
@@ -91,5 +101,11 @@ class EngineOptions:
 
 def default_threads() -> int:
     """Physical cores, but no more than the processors this process may run on."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(psutil.cpu_count(logical=False) or 1, allowed or 1))
+    return max(1, min(psutil.cpu_count(logical=False) or 1, allowed_processors()))
+
+
+def allowed_processors() -> int:
+    """Processors, hyperthreads included, that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

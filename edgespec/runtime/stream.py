@@ -15,6 +15,7 @@ from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.decoder import Cycle, Origin
 from edgespec.runtime.statistics import Statistics
 from edgespec.runtime.text import TextAssembler
+from edgespec.runtime.trace import GenerationTrace
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["FinishReason", "GenerationLimits", "Piece", "Result", "Stream"]
@@ -127,6 +128,7 @@ class Stream:
         constraint: Constraint | None = None,
     ) -> None:
         self.constraint = constraint
+        self.trace: GenerationTrace | None = None
         self.settings = settings
         self.limits = limits
         self.statistics = Statistics()
@@ -179,6 +181,8 @@ class Stream:
         finally:
             if self.constraint:
                 self.constraint.close()
+            if self.trace is not None:
+                self.trace.end(self, self._reason)
 
     def _run(self) -> Iterator[Piece]:
         last = Origin.PLAIN

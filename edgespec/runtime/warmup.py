@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from edgespec.drafters import Pace, ngram
-from edgespec.drafters.model import draft_token
+from edgespec.drafters.stepping import draft_token
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain

@@ -1,0 +1,159 @@
+"""The context of an EAGLE-3 head: tokens and hidden states in, logits and hidden states out."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.backend.capabilities import FINAL_TAP, capabilities
+from edgespec.backend.context import Context, ContextOptions
+from edgespec.backend.model import Model
+from edgespec.backend.native import lib
+from edgespec.errors import BackendError, ContextFullError
+
+__all__ = ["HeadContext"]
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+
+class HeadContext(Context):
+    """The KV cache of an EAGLE-3 head.
+
+    The head's entry P is made of the token at P + 1 and a state at P: what `fuse` makes of the
+    target's features there or, where the target has not been, the state that `step` returned
+    for entry P - 1.
+
+    Args:
+        model: a file whose header has `eagle`, checked against the target by `check_pairing`.
+        options: `outputs` is how many tokens are evaluated at a time. llama.cpp computes a row of
+            logits for every one of them.
+        target: an open context of the target, which has to outlive this one.
+
+    Raises:
+        BackendError: this build of llama.cpp cannot run such a head.
+    """
+
+    def __init__(self, model: Model, options: ContextOptions, target: Context) -> None:
+        if not capabilities().eagle:
+            raise BackendError("this build of llama.cpp cannot run EAGLE-3 heads")
+        head = model.header.eagle
+        assert head is not None
+        self._features = len(head.layers) * head.target_width
+        self._width = model.embedding_length
+        self._batch_ext: Any = None
+        super().__init__(model, options, other=target)
+        self._batch_ext = lib.llama_batch_ext_init(self.pointer)
+        switch, self._get_state = (getattr(lib.llama_cpp._lib, name) for name in FINAL_TAP)
+        switch.argtypes = [lib.llama_context_p_ctypes, ctypes.c_bool, ctypes.c_bool]
+        switch.restype = None
+        self._get_state.argtypes = [lib.llama_context_p_ctypes, ctypes.c_int32]
+        self._get_state.restype = ctypes.POINTER(ctypes.c_float)
+        switch(self.pointer, True, True)  # of output tokens only
+
+    def fuse(self, features: Float32Array) -> Float32Array:
+        """The states of tokens that the target has evaluated.
+
+        Args:
+            features: float32 (n, features of a token), contiguous.
+
+        Returns:
+            float32 (n, width).
+
+        Raises:
+            CancelledError: `cancel` was called.
+            BackendError: llama.cpp failed.
+        """
+        assert features.shape[1:] == (self._features,)
+        states = np.empty((len(features), self._width), np.float32)
+        most = self.options.outputs
+        for start in range(0, len(features), most):
+            part = features[start : start + most]
+            self._begin()
+            for row, entry in enumerate(_entries(part)):
+                index = lib.llama_batch_ext_add_embd(self._batch_ext, 0, entry)
+                # Positions mean nothing here, but they have to go on where the cache ends.
+                self._place(index, self.length + row, True)
+            self._process(lib.LLAMA_PROCESS_TYPE_ENCODE)
+            states[start : start + len(part)] = self._states(0, len(part))
+        return states
+
+    def step(self, tokens: Int32Array, states: Float32Array) -> tuple[Float32Array, Float32Array]:
+        """Append entries.
+
+        Args:
+            tokens: int32 (n,), 1 <= n, of the head's vocabulary.
+            states: float32 (n, width).
+
+        Returns:
+            Logits behind the last, float32 (n_vocab,), -inf for what is never proposed; and its
+            state, float32 (1, width). Views, valid until the next call.
+
+        Raises:
+            ContextFullError: fewer than n free positions.
+            CancelledError: `cancel` was called; what was evaluated before it stays in the cache.
+            BackendError: llama.cpp failed.
+        """
+        assert len(tokens) == len(states) > 0
+        assert states.shape[1] == self._width
+        if self.length + len(tokens) > self.capacity:
+            raise ContextFullError("the context of the EAGLE-3 head is full")
+        count, most = len(tokens), self.options.outputs
+        entries = list(_entries(states))
+        for start in range(0, count, most):
+            end = min(start + most, count)
+            self._begin()
+            for row in range(start, end):
+                index = lib.llama_batch_ext_add_token(self._batch_ext, 0, int(tokens[row]))
+                # Results come for the first so many tokens, whichever want them: take all.
+                self._place(index, self.length + row - start, end == count)
+                lib.llama_batch_ext_set_embd_token(self._batch_ext, index, entries[row])
+            self._process(lib.LLAMA_PROCESS_TYPE_DECODE)
+            self.length += end - start
+        last = (count - 1) % most
+        logits = lib.llama_get_logits_ith(self.pointer, last)
+        row_of_logits = np.ctypeslib.as_array(logits, (self.model.vocabulary.size,))
+        return row_of_logits, self._states(last, 1)
+
+    def close(self) -> None:
+        """Free the cache."""
+        batch, self._batch_ext = self._batch_ext, None
+        if batch is not None:
+            lib.llama_batch_ext_free(batch)
+        super().close()
+
+    def _begin(self) -> None:
+        lib.llama_batch_ext_clear(self._batch_ext)
+
+    def _place(self, index: int, position: int, output: bool) -> None:
+        """Where the entry that was added stands, and whether results are wanted of it."""
+        if index < 0:
+            raise BackendError(f"llama.cpp refused a token of the EAGLE-3 head ({index})")
+        lib.llama_batch_ext_set_pos(self._batch_ext, index, ctypes.byref(lib.llama_pos(position)))
+        lib.llama_batch_ext_set_output_logits(self._batch_ext, index, output)
+
+    def _process(self, kind: int) -> None:
+        status = lib.llama_process(self.pointer, kind, self._batch_ext)
+        if status != 0:
+            self.length = self.native_length()
+            self._raise(status)
+
+    def _states(self, index: int, count: int) -> Float32Array:
+        """The states of output tokens, from the one at `index` of the batch on."""
+        first = self._get_state(self.pointer, index)
+        if not first:
+            raise BackendError("llama.cpp gave no hidden states of the EAGLE-3 head")
+        return np.ctypeslib.as_array(first, (count, self._width))
+
+
+def _entries(rows: Float32Array) -> Iterator[Any]:
+    """Each row as llama.cpp takes it; the rows have to stay as long."""
+    assert rows.flags.c_contiguous and rows.dtype == np.float32
+    for row in range(len(rows)):
+        address = rows.ctypes.data + row * rows.strides[0]
+        pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+        yield lib.llama_embd(pointer, 1, rows.shape[1])

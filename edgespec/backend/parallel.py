@@ -1,0 +1,219 @@
+"""Many sequences in one context: a token each at a time, with what the target thought of it.
+
+Weights are read once for all sequences, which makes text several times cheaper than one answer
+after the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.backend.context import Context, ContextOptions
+from edgespec.backend.model import Model
+from edgespec.backend.native import lib
+from edgespec.backend.taps import LayerTaps
+from edgespec.errors import BackendError, ContextFullError, UsageError
+
+__all__ = ["ParallelContext", "Rows"]
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+_BATCH = 128
+
+
+class Rows(NamedTuple):
+    """What one step computed; views that the next evaluation invalidates.
+
+    Attributes:
+        logits: float32 (n, n_vocab).
+        hidden: float32 (n, width), the state that the output matrix is applied to.
+        layers: float32 (n, layers * width), inputs of the tapped layers side by side.
+    """
+
+    logits: Float32Array
+    hidden: Float32Array
+    layers: Float32Array
+
+
+class ParallelContext(Context):
+    """Sequences 0, 1, 2 ... with a part of one cache each; each is begun, stepped, and begun anew.
+
+    `longest` is how many tokens each may hold.
+
+    Args:
+        model: a model whose cache can be cut.
+        sequences: how many.
+        length: tokens each may hold.
+        threads: of an evaluation.
+        layers: whose inputs are wanted; see `LayerTaps`.
+
+    Raises:
+        UsageError: a recurrent model, or a layer that does not exist.
+        BackendError: llama.cpp could not open the context, or cannot tap the layers.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        sequences: int,
+        length: int,
+        *,
+        threads: int,
+        layers: Sequence[int] = (),
+    ) -> None:
+        if model.has_state:
+            raise UsageError(f"{model.path.name} is a recurrent model: only transformers will do")
+        rows = max(_BATCH, sequences)
+        options = ContextOptions(
+            length=(sequences + 1) * length,
+            threads=threads,
+            flash_attention=True,
+            batch=rows,
+            outputs=sequences + 1,
+            sequences=sequences + 1,
+            unified=False,
+        )
+        super().__init__(model, options)
+        try:
+            self._taps = LayerTaps(self, layers) if layers else None
+        except BaseException:
+            self.close()
+            raise
+        self._layers = tuple(layers)
+        self._lengths = np.zeros(sequences + 1, np.int32)
+        self._row_batch = _RowBatch(rows)
+        self.sequences, self.longest = sequences, length
+        self._shared = np.zeros(0, np.int32)  # in the last sequence
+        self._shared_layers = np.zeros((0, len(layers) * model.embedding_length), np.float32)
+
+    def share(self, tokens: Int32Array) -> None:
+        """What most texts begin with: sequences that do are begun with a copy of it.
+
+        Raises: as `step`.
+        """
+        self._shared = np.zeros(0, np.int32)
+        self._shared_layers = self._read(self.sequences, tokens)
+        self._shared = tokens.copy()
+
+    def begin(self, sequence: int, tokens: Int32Array) -> Float32Array:
+        """Make a sequence hold these tokens and nothing else.
+
+        Args:
+            sequence: which one.
+            tokens: int32 (n,).
+
+        Returns:
+            float32 (n, layers * width), a copy: inputs of the tapped layers.
+
+        Raises: as `step`.
+        """
+        count = len(self._shared)
+        if count and len(tokens) >= count and np.array_equal(tokens[:count], self._shared):
+            self.copy_sequence(self.sequences, sequence)
+            self._lengths[sequence] = count
+            return np.concatenate((self._shared_layers, self._append(sequence, tokens[count:])))
+        return self._read(sequence, tokens)
+
+    def step(self, sequences: Int32Array, tokens: Int32Array) -> Rows:
+        """Append one token to each of some sequences.
+
+        Args:
+            sequences: int32 (n,), distinct.
+            tokens: int32 (n,).
+
+        Raises:
+            ContextFullError: a sequence is full.
+            CancelledError: `cancel` was called.
+            BackendError: llama.cpp failed.
+        """
+        self._evaluate(sequences, self._lengths[sequences], tokens, outputs=True)
+        count, width = len(tokens), self.model.embedding_length
+        logits = lib.llama_get_logits(self.pointer)
+        hidden = lib.llama_get_embeddings(self.pointer)
+        if not logits or not hidden:
+            raise BackendError("llama.cpp keeps no final states of this model")
+        return Rows(
+            np.ctypeslib.as_array(logits, (count, self._n_vocab)),
+            np.ctypeslib.as_array(hidden, (count, width)),
+            self._inputs(count),
+        )
+
+    def _read(self, sequence: int, tokens: Int32Array) -> Float32Array:
+        lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        self._lengths[sequence] = 0
+        return self._append(sequence, tokens)
+
+    def _append(self, sequence: int, tokens: Int32Array) -> Float32Array:
+        parts = [self._shared_layers[:0]]
+        for start in range(0, len(tokens), _BATCH):
+            part = tokens[start : start + _BATCH]
+            places = self._lengths[sequence] + np.arange(len(part), dtype=np.int32)
+            self._evaluate(np.full(len(part), sequence, np.int32), places, part, outputs=False)
+            parts.append(self._inputs(len(part)))
+        return np.concatenate(parts)
+
+    def _evaluate(
+        self, sequences: Int32Array, positions: Int32Array, tokens: Int32Array, *, outputs: bool
+    ) -> None:
+        if len(positions) and int(positions.max()) >= self.longest:
+            raise ContextFullError(f"a sequence is longer than the {self.longest} tokens allowed")
+        # With final states wanted, llama.cpp computes logits of every token.
+        lib.llama_set_embeddings(self.pointer, outputs)
+        batch = self._row_batch.fill(sequences, positions, tokens, outputs=outputs)
+        status = lib.llama_decode(self.pointer, batch)
+        if status != 0:
+            self._raise(status)
+        np.add.at(self._lengths, sequences, 1)
+
+    def _inputs(self, count: int) -> Float32Array:
+        if self._taps is None:
+            return np.zeros((count, 0), np.float32)
+        return np.concatenate([self._taps.rows(i, count) for i in self._layers], axis=1)
+
+
+class _RowBatch:
+    """A llama_batch over arrays that stay, with a sequence for every token."""
+
+    def __init__(self, capacity: int) -> None:
+        self._tokens, self._positions, self._sequences, self._counts = (
+            np.ones(capacity, np.int32) for _ in range(4)
+        )
+        self._outputs = np.ones(capacity, np.int8)
+        addresses = self._sequences.ctypes.data + 4 * np.arange(capacity, dtype=np.uint64)
+        self._pointers = addresses.astype(np.uint64)
+        self._native = lib.llama_batch(
+            n_tokens=0,
+            token=_as(self._tokens, lib.llama_token),
+            embd=None,
+            pos=_as(self._positions, lib.llama_pos),
+            n_seq_id=_as(self._counts, ctypes.c_int32),
+            seq_id=_as(self._pointers, ctypes.POINTER(lib.llama_seq_id)),
+            logits=_as(self._outputs, ctypes.c_int8),
+        )
+
+    def fill(
+        self,
+        sequences: Int32Array,
+        positions: Int32Array,
+        tokens: Int32Array,
+        *,
+        outputs: bool,
+    ) -> Any:
+        """A token for each sequence named, at its position."""
+        count = len(tokens)
+        self._native.n_tokens = count
+        self._tokens[:count] = tokens
+        self._positions[:count] = positions
+        self._sequences[:count] = sequences
+        self._outputs[:count] = outputs
+        return self._native
+
+
+def _as(array: npt.NDArray[Any], kind: Any) -> Any:
+    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))

@@ -1,0 +1,277 @@
+"""The `eagle3` kind: a head that reads the target's hidden states, as llama.cpp runs it.
+
+Entry P of the head is made of the token at P + 1 and a state at P, and speaks of the token at
+P + 2. The first proposal of a block has a state that the target's features give; every later one
+has the state that the head itself left at the entry before. Both are trained (Li et al. 2025,
+"EAGLE-3", training-time test).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from edgespec.distill.batches import Batch
+from edgespec.distill.draft import POSITIONS, Draft, Losses, scattered
+from edgespec.distill.layers import FeedForward, Norm, block_tensors
+from edgespec.distill.rows import RowAttention, same_text
+from edgespec.distill.teacher import Judgement, Teacher
+from edgespec.distill.weights import TargetWeights
+from edgespec.registry.header import GGUFHeader
+
+__all__ = ["Eagle", "EagleShape", "feature_layers"]
+
+Float32Array = npt.NDArray[np.float32]
+
+_STEPS = 3
+_LATER = 0.7  # weight of each step's loss, relative to the one before
+_EVERY = 3  # of the later steps' entries one in so many is compared with the target's distribution
+_STATE_WEIGHT = 10.0
+_RIDGE = 1e-3
+
+
+def feature_layers(header: GGUFHeader) -> tuple[int, ...]:
+    """Whose inputs a head reads: one low, one in the middle, and the last."""
+    count = header.block_count
+    return (max(1, count // 10), count // 2, count - 1)
+
+
+@dataclass(frozen=True)
+class EagleShape:
+    """Sizes of the head.
+
+    Attributes:
+        width: of its states and the target's.
+        heads, inner: of its block.
+        layers: of the target whose inputs it reads.
+        base: of the rotary embedding's wavelengths.
+    """
+
+    width: int
+    heads: int
+    inner: int
+    layers: tuple[int, ...]
+    base: float = 10000.0
+
+    @classmethod
+    def for_target(cls, header: GGUFHeader) -> EagleShape:
+        """As wide as the target, a block like one of a llama's."""
+        width = header.embedding_length
+        heads = width // 64 if width % 64 == 0 else header.head_count
+        inner = max(32, round(width * 8 / 3 / 32) * 32)
+        return cls(width, heads, inner, feature_layers(header))
+
+    def as_json(self) -> dict[str, Any]:
+        """For the record."""
+        return asdict(self)
+
+
+class _Entries(NamedTuple):
+    """A batch as the head sees it, (rows, length - 1) each."""
+
+    embeddings: Tensor
+    features: Tensor
+    positions: Tensor
+    same: Tensor  # (rows, length - 1, length - 1): of one text
+    hidden: Tensor  # the target's, behind the entry's token
+    whole: Tensor  # both halves are of one text
+    judged: Tensor
+
+
+class _Step(NamedTuple):
+    """What one step of drafting left: states (rows, entries, width), and where they mean much."""
+
+    states: Tensor
+    judged: Tensor
+
+
+class Eagle(Draft):
+    """An EAGLE-3 head with the target's embeddings and, frozen, its output rows.
+
+    Its state is trained to be the target's final state, normed: what it reads is then of the same
+    kind as what it leaves.
+    """
+
+    kind = "eagle3"
+    architecture = "eagle3"
+
+    def __init__(self, shape: EagleShape, teacher: Teacher, weights: TargetWeights) -> None:
+        super().__init__()
+        self.shape, self._teacher, self._weights = shape, teacher, weights
+        width, inputs = shape.width, shape.width * len(shape.layers)
+        self.fuse = nn.Linear(inputs, width, bias=False)
+        self.scale: Tensor
+        self.register_buffer("scale", torch.ones(inputs))
+        self.token_norm, self.state_norm = Norm(width), Norm(width)
+        self.attention = RowAttention(2 * width, width, shape.heads, shape.base)
+        self.forward_norm = Norm(width)
+        self.forward_net = FeedForward(width, shape.inner)
+        self.norm = Norm(width)
+        self.output: Tensor
+        self.register_buffer("output", teacher.rows.clone())
+        self._final = torch.from_numpy(weights.final_norm(width))
+        with torch.no_grad():
+            self.norm.weight.copy_(self._final)
+
+    def begin(self, embeddings: Float32Array, hidden: Float32Array, layers: Float32Array) -> None:
+        """Make of the last layer's input what comes closest to the final state."""
+        width = self.shape.width
+        features = torch.from_numpy(layers)
+        scale = features.square().mean(0).sqrt().clamp_min(1e-6)
+        last = (features / scale)[:, -width:].double()
+        wanted = (torch.from_numpy(hidden) / self._final).double()
+        gram = last.T @ last
+        gram += torch.eye(width) * (_RIDGE * gram.diagonal().mean())
+        solution = torch.linalg.solve(gram, last.T @ wanted)
+        with torch.no_grad():
+            self.scale.copy_(1.0 / scale)
+            self.fuse.weight.zero_()
+            self.fuse.weight[:, -width:] = solution.T.float()
+
+    # -- one step after the other -----------------------------------------------------------
+
+    def steps(self, entries: _Entries, count: int) -> Iterator[_Step]:
+        """States of the entries as the first, second, third ... proposal of a block."""
+        self.attention.begin(entries.positions, entries.same)
+        states = self.fuse(entries.features * self.scale)
+        valid = entries.whole
+        for number in range(count):
+            if number > 0:
+                states = _behind(states)
+                valid = valid & _behind(valid)
+            states = self._block(entries.embeddings, states)
+            yield _Step(states, valid & entries.judged)
+
+    def _block(self, embeddings: Tensor, states: Tensor) -> Tensor:
+        both = torch.cat((self.token_norm(embeddings), self.state_norm(states)), dim=-1)
+        x = states + self.attention(both)
+        return x + self.forward_net(self.forward_norm(x))
+
+    def logits(self, states: Tensor) -> Tensor:
+        """(..., width) -> (..., draft tokens)."""
+        return self.norm(states) @ self.output.T
+
+    def losses(self, batch: Batch) -> Losses:
+        """Cross-entropy with the target's distribution, and the distance of the states."""
+        entries = self._entries(batch)
+        with torch.no_grad():
+            wanted = entries.hidden / self._final
+            log_p = self._teacher.log_p(entries.hidden[entries.judged])
+            p = log_p.exp()
+            entropy = -(p * log_p).sum(-1)
+        place = torch.full(entries.judged.shape, -1)
+        place[entries.judged] = torch.arange(len(p))
+        total, weight, kl = torch.zeros(()), 1.0, 0.0
+        for number, (states, judged) in enumerate(self.steps(entries, _STEPS)):
+            chosen = judged if number == 0 else judged & _thinned(judged.shape, number)
+            rows = place[chosen]
+            across = -(p[rows] * self.logits(states[chosen]).log_softmax(-1)).sum(-1)
+            normed = functional.rms_norm(states[judged], states.shape[-1:])
+            distance = functional.smooth_l1_loss(normed, wanted[judged])
+            total = total + weight * (across.mean() + _STATE_WEIGHT * distance)
+            if number == 0:
+                kl = float((across.detach() - entropy[rows]).mean())
+            weight *= _LATER
+        return Losses(total, kl)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def judge(self, batch: Batch) -> list[Judgement]:
+        """Each position by its own step, on the states that the steps before it left."""
+        entries = self._entries(batch)
+        top = torch.from_numpy(batch.top)[:, 1:]
+        normalizer = torch.from_numpy(batch.normalizer)[:, 1:]
+        found = []
+        for number, (states, judged) in enumerate(self.steps(entries, POSITIONS)):
+            judgement = self._teacher.judge(
+                self.logits(states[judged]), entries.hidden[judged], top[judged], normalizer[judged]
+            )
+            # A block that begins behind entry P has its proposal `number` at P + number.
+            greedy, overlap = (_ahead(scattered(values, judged), number) for values in judgement)
+            found.append(Judgement(greedy, overlap))
+        return found
+
+    def _entries(self, batch: Batch) -> _Entries:
+        segments = torch.from_numpy(batch.segments)
+        whole = (segments[:, :-1] == segments[:, 1:]) & (segments[:, 1:] >= 0)
+        return _Entries(
+            self._embeddings(batch.tokens[:, 1:]),
+            torch.from_numpy(batch.layers)[:, :-1],
+            torch.from_numpy(batch.positions)[:, :-1],
+            same_text(segments[:, :-1]),
+            torch.from_numpy(batch.hidden)[:, 1:],
+            whole,
+            torch.from_numpy(batch.judged)[:, 1:] & whole,
+        )
+
+    def _embeddings(self, tokens: npt.NDArray[np.int64]) -> Tensor:
+        distinct, inverse = np.unique(tokens, return_inverse=True)
+        rows = torch.from_numpy(self._weights.embeddings(distinct.astype(np.int32)))
+        return rows[torch.from_numpy(inverse.reshape(tokens.shape))]
+
+    # -- as a file --------------------------------------------------------------------------
+
+    def describe(self, writer: Any) -> None:
+        """Keys of llama.cpp's eagle3, and the target's tokenizer."""
+        shape = self.shape
+        writer.add_context_length(int(self._weights.value("context_length", 4096)))
+        writer.add_embedding_length(shape.width)
+        writer.add_block_count(1)
+        writer.add_feed_forward_length(shape.inner)
+        writer.add_head_count(shape.heads)
+        writer.add_head_count_kv(shape.heads)
+        writer.add_rope_freq_base(shape.base)
+        writer.add_uint32("eagle3.target_hidden_size", shape.width)
+        writer.add_array("eagle3.target_layers", list(shape.layers))
+        for key in self._weights.keys:
+            if key.startswith("tokenizer.ggml."):
+                field = self._weights.field(key)
+                item = field.types[1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+                writer.add_key_value(key, field.contents(), field.types[0], item)
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """By llama.cpp's names; the features' scale is folded into the fusion."""
+        found = {name: p.detach().numpy() for name, p in self._by_name().items()}
+        return {
+            "fc.weight": (self.fuse.weight * self.scale).detach().numpy(),
+            **found,
+            "d2t": self._teacher.vocabulary.target_ids.astype(np.int64),
+        }
+
+    def take(self, tensors: dict[str, Float32Array]) -> None:
+        """The reverse."""
+        with torch.no_grad():
+            self.fuse.weight.copy_(torch.from_numpy(tensors["fc.weight"]) / self.scale)
+            for name, parameter in self._by_name().items():
+                parameter.copy_(torch.from_numpy(tensors[name]))
+
+    def _by_name(self) -> dict[str, Tensor]:
+        block = {f"blk.0.{name}": p for name, p in block_tensors(self.token_norm, self).items()}
+        return {
+            "output_norm.weight": self.norm.weight,
+            "output.weight": self.output,
+            "blk.0.attn_norm_2.weight": self.state_norm.weight,
+            **block,
+        }
+
+
+def _behind(values: Tensor) -> Tensor:
+    """What the entry before has; zero, or False, at the first."""
+    return torch.cat((torch.zeros_like(values[:, :1]), values[:, :-1]), dim=1)
+
+
+def _ahead(values: Tensor, count: int) -> Tensor:
+    """What stands `count` entries further on, NaN behind the end."""
+    end = torch.full((len(values), count), torch.nan)
+    return torch.cat((values[:, count:], end), dim=1)
+
+
+def _thinned(shape: torch.Size, number: int) -> Tensor:
+    return (torch.arange(shape[1]) + number) % _EVERY == 0

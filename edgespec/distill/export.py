@@ -1,0 +1,123 @@
+"""Drafts as GGUF files, and back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
+from gguf.quants import dequantize, quantize
+
+from edgespec.distill.draft import Draft
+from edgespec.distill.layers import EPSILON
+
+__all__ = ["FORMATS", "Provenance", "read_draft", "write_draft"]
+
+Float32Array = npt.NDArray[np.float32]
+
+FORMATS = ("Q8_0", "Q4_0")
+"""Which are tried; the better one is kept."""
+
+_FILE_TYPES = {
+    "F32": gguf.LlamaFileType.ALL_F32,
+    "F16": gguf.LlamaFileType.MOSTLY_F16,
+    "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
+    "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
+}
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a draft comes from; it is written into its file.
+
+    Attributes:
+        target_name, target_sha256: the target's file.
+        target_tokens_sha256: of its tokens' texts.
+        data: what it was trained on, in words.
+        corpus_tokens, tokens_seen: distinct tokens of answers, and all that were trained on.
+        coverage: share of held-out answers' tokens that it can propose.
+        greedy, sampled: held-out acceptance by position, see `train.Acceptance`.
+        recipe: everything else that it takes to make it again.
+    """
+
+    target_name: str
+    target_sha256: str
+    target_tokens_sha256: str
+    data: str
+    corpus_tokens: int
+    tokens_seen: int
+    coverage: float
+    greedy: list[float]
+    sampled: list[float]
+    recipe: dict[str, Any]
+
+
+def write_draft(draft: Draft, path: Path, file_format: str, provenance: Provenance) -> None:
+    """Write a file that llama.cpp loads; an older one is replaced in one step.
+
+    Args:
+        file_format: of the matrices: "F32", "F16", "Q8_0" or "Q4_0". Those whose rows are no
+            multiple of a block stay F16.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    writer = GGUFWriter(partial, draft.architecture)
+    writer.add_name(f"{draft.kind} draft for {provenance.target_name}")
+    writer.add_layer_norm_rms_eps(EPSILON)
+    writer.add_file_type(int(_FILE_TYPES[file_format]))
+    draft.describe(writer)
+    _add_provenance(writer, draft.kind, provenance)
+    for name, tensor in draft.tensors().items():
+        _add_tensor(writer, name, tensor, GGMLQuantizationType[file_format])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    partial.replace(path)
+
+
+def read_draft(draft: Draft, path: Path) -> None:
+    """Take the weights of a file into a network of the same shape."""
+    draft.take(
+        {
+            tensor.name: np.array(dequantize(tensor.data, tensor.tensor_type), np.float32)
+            for tensor in GGUFReader(path).tensors
+            if tensor.tensor_type != GGMLQuantizationType.I64
+        }
+    )
+
+
+def _add_provenance(writer: GGUFWriter, kind: str, provenance: Provenance) -> None:
+    writer.add_string("edgespec.kind", kind)
+    writer.add_string("edgespec.target_name", provenance.target_name)
+    writer.add_string("edgespec.target_sha256", provenance.target_sha256)
+    writer.add_string("edgespec.target_tokens_sha256", provenance.target_tokens_sha256)
+    writer.add_string("edgespec.data", provenance.data)
+    writer.add_uint64("edgespec.corpus_tokens", provenance.corpus_tokens)
+    writer.add_uint64("edgespec.tokens_seen", provenance.tokens_seen)
+    writer.add_float32("edgespec.coverage", provenance.coverage)
+    writer.add_array("edgespec.alpha_greedy", [float(a) for a in provenance.greedy])
+    writer.add_array("edgespec.alpha_sampled", [float(a) for a in provenance.sampled])
+    writer.add_string("edgespec.recipe", json.dumps(provenance.recipe, sort_keys=True))
+
+
+def _add_tensor(
+    writer: GGUFWriter, name: str, tensor: npt.NDArray[Any], kind: GGMLQuantizationType
+) -> None:
+    if tensor.ndim < 2 or kind == GGMLQuantizationType.F32:
+        writer.add_tensor(name, tensor)
+        return
+    block, _ = gguf.GGML_QUANT_SIZES[kind]
+    if tensor.shape[-1] % block:
+        kind = GGMLQuantizationType.F16
+    if kind == GGMLQuantizationType.F16:
+        writer.add_tensor(name, tensor.astype(np.float16))
+    else:
+        writer.add_tensor(name, quantize(tensor, kind), raw_dtype=kind)

@@ -1,0 +1,167 @@
+"""The end of a training: files in every format, the better one kept, and what it is worth."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.distill.batches import Batch
+from edgespec.distill.export import FORMATS, Provenance, read_draft, write_draft
+from edgespec.distill.proof import Costs, Speeds, measure_costs, measure_speeds, predict
+from edgespec.distill.store import Corpus
+from edgespec.distill.train import Acceptance, Trainer, measure_acceptance
+from edgespec.distill.vocabulary import DraftVocabulary
+from edgespec.registry.header import GGUFHeader
+
+__all__ = ["Trained", "finish"]
+
+_PROMPTS = 6
+_NOTHING = Acceptance([0.0], [0.0])
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained draft and what is to be said of it.
+
+    Attributes:
+        trainer: has the draft.
+        header, sha256: of the target.
+        held_out: batches to measure acceptance on.
+        folder: for the files of each format.
+        recipe: how it was trained.
+    """
+
+    trainer: Trainer
+    header: GGUFHeader
+    sha256: str
+    corpus: Corpus
+    vocabulary: DraftVocabulary
+    held_out: Sequence[Batch]
+    folder: Path
+    recipe: dict[str, Any]
+
+
+def finish(trained: Trained, output: Path, threads: int) -> list[str]:
+    """Write `output` and, beside it, a record as JSON; what there is to say, a line each."""
+    target = trained.header.path
+    paths, found = _write_all(trained)
+    costs = measure_costs(target, paths, threads)
+    formats = [
+        _format(costs, i, path, acceptance)
+        for i, (path, acceptance) in enumerate(zip(paths, found, strict=True))
+    ]
+    best = max(formats, key=_promised)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(paths[formats.index(best)], output)
+    speeds = measure_speeds(target, output, _prompts(trained.corpus), threads)
+    record = output.with_suffix(".json")
+    record.write_text(json.dumps(_record(trained, costs, formats, best, speeds), indent=1) + "\n")
+    lines = [f"{_line(entry)}{' (kept)' if entry is best else ''}" for entry in formats]
+    lines += [
+        f"Measured at temperature {speed.temperature:g}: {speed.plain:.1f} tokens/s plain, "
+        f"{speed.speculative:.1f} with the draft, {speed.speedup:.2f} times as fast."
+        for speed in speeds
+    ]
+    return [*lines, f"Wrote {output} and {record}."]
+
+
+def _write_all(trained: Trained) -> tuple[list[Path], list[Acceptance]]:
+    """A file of each format, and the acceptance of its rounded weights."""
+    draft = trained.trainer.draft
+    paths, found = [], []
+    for file_format in FORMATS:
+        path = trained.folder / f"draft.{file_format}.gguf"
+        write_draft(draft, path, file_format, _provenance(trained, _NOTHING))
+        read_draft(draft, path)
+        acceptance = measure_acceptance(draft, trained.held_out)
+        trained.trainer.restore()
+        write_draft(draft, path, file_format, _provenance(trained, acceptance))
+        paths.append(path)
+        found.append(acceptance)
+    return paths, found
+
+
+def _provenance(trained: Trained, acceptance: Acceptance) -> Provenance:
+    return Provenance(
+        target_name=trained.header.name,
+        target_sha256=trained.sha256,
+        target_tokens_sha256=trained.header.tokens_sha256,
+        data=trained.corpus.facts.data,
+        corpus_tokens=trained.corpus.answer_tokens,
+        tokens_seen=trained.trainer.tokens,
+        coverage=trained.vocabulary.coverage,
+        greedy=acceptance.greedy,
+        sampled=acceptance.sampled,
+        recipe=trained.recipe,
+    )
+
+
+def _format(costs: Costs, number: int, path: Path, acceptance: Acceptance) -> dict[str, Any]:
+    predicted = {}
+    for name, alpha in (("greedy", acceptance.greedy), ("sampled", acceptance.sampled)):
+        k, speedup = predict(alpha, costs.verify, costs.step[number])
+        predicted[name] = {"k": k, "speedup": speedup}
+    return {
+        "format": FORMATS[number],
+        "bytes": path.stat().st_size,
+        "alpha_greedy": acceptance.greedy,
+        "alpha_sampled": acceptance.sampled,
+        "step_s": costs.step[number],
+        "c": costs.c(number),
+        "predicted": predicted,
+    }
+
+
+def _promised(entry: dict[str, Any]) -> tuple[float, float]:
+    """By predicted speed; where speculation does not pay, by acceptance for its cost."""
+    speedup = sum(float(p["speedup"]) for p in entry["predicted"].values())
+    alpha = entry["alpha_greedy"][0] + entry["alpha_sampled"][0]
+    return speedup, alpha / (1.0 + entry["c"])
+
+
+def _record(
+    trained: Trained,
+    costs: Costs,
+    formats: list[dict[str, Any]],
+    best: dict[str, Any],
+    speeds: Sequence[Speeds],
+) -> dict[str, Any]:
+    return {
+        "target": trained.header.name,
+        "target_sha256": trained.sha256,
+        "recipe": trained.recipe,
+        "data": trained.corpus.facts.data,
+        "corpus_tokens": trained.corpus.answer_tokens,
+        "tokens_seen": trained.trainer.tokens,
+        "coverage": trained.vocabulary.coverage,
+        "kept": best["format"],
+        "formats": formats,
+        "target_step_s": costs.verify[0],
+        "v": [seconds / costs.verify[0] for seconds in costs.verify],
+        "measured": [speed.as_json() for speed in speeds],
+        "curve": trained.trainer.curve,
+    }
+
+
+def _prompts(corpus: Corpus) -> list[npt.NDArray[np.int32]]:
+    chosen = corpus.part(held_out=True)[:_PROMPTS]
+    return [np.array(corpus.rows("tokens", c)[: c.prompt], np.int32) for c in chosen]
+
+
+def _line(entry: dict[str, Any]) -> str:
+    greedy, sampled = (
+        " ".join(f"{a:.2f}" for a in entry[f"alpha_{name}"]) for name in ("greedy", "sampled")
+    )
+    foretold = [f"{p['speedup']:.2f} (k {p['k']})" for p in entry["predicted"].values()]
+    return (
+        f"{entry['format']}: {entry['bytes'] / 1e6:.1f} MB, held-out acceptance greedy {greedy}, "
+        f"at temperature 1 {sampled}, c {entry['c']:.3f}, predicted speedup "
+        f"{' and '.join(foretold)}"
+    )

@@ -1,0 +1,104 @@
+"""The parts that drafts are made of, computed as llama.cpp computes them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+__all__ = ["Attention", "FeedForward", "Norm", "attention_mask", "block_tensors", "rotate"]
+
+EPSILON = 1e-5
+
+
+class Norm(nn.Module):
+    """RMS norm with a weight for each dimension."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> (..., width)."""
+        return functional.rms_norm(x, x.shape[-1:], self.weight, EPSILON)
+
+
+def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor:
+    """Rotary embedding of neighbouring pairs, as llama.cpp's "norm" type.
+
+    Args:
+        x: (batch, heads, tokens, head width).
+        positions: (batch, tokens).
+        base: of the wavelengths.
+    """
+    half = x.shape[-1] // 2
+    wave = base ** (-torch.arange(half, dtype=torch.float32) / half)
+    angle = positions[:, None, :, None].float() * wave
+    even, odd = x[..., 0::2], x[..., 1::2]
+    cos, sin = angle.cos(), angle.sin()
+    turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+    return turned.flatten(-2)
+
+
+def attention_mask(segments: Tensor) -> Tensor:
+    """(batch, tokens) numbers of texts -> (batch, 1, tokens, tokens): who may look at whom."""
+    count = segments.shape[1]
+    causal = torch.ones(count, count, dtype=torch.bool).tril()
+    return ((segments[:, :, None] == segments[:, None, :]) & causal)[:, None]
+
+
+class Attention(nn.Module):
+    """Causal attention; its last matrix begins at zero, so that the block begins as identity."""
+
+    def __init__(self, inputs: int, width: int, heads: int, base: float) -> None:
+        super().__init__()
+        self.heads, self.base = heads, base
+        self.q = nn.Linear(inputs, width, bias=False)
+        self.k = nn.Linear(inputs, width, bias=False)
+        self.v = nn.Linear(inputs, width, bias=False)
+        self.output = nn.Linear(width, width, bias=False)
+        nn.init.zeros_(self.output.weight)
+
+    def split(self, x: Tensor) -> Tensor:
+        """(batch, tokens, width) -> (batch, heads, tokens, head width)."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def forward(self, x: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        """(batch, tokens, inputs) -> (batch, tokens, width)."""
+        q = rotate(self.split(self.q(x)), positions, self.base)
+        k = rotate(self.split(self.k(x)), positions, self.base)
+        mixed = functional.scaled_dot_product_attention(q, k, self.split(self.v(x)), mask)
+        return self.output(mixed.transpose(1, 2).flatten(-2))
+
+
+class FeedForward(nn.Module):
+    """SwiGLU; its last matrix begins at zero."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, inner, bias=False)
+        self.up = nn.Linear(width, inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+        nn.init.zeros_(self.down.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> (..., width)."""
+        return self.down(functional.silu(self.gate(x)) * self.up(x))
+
+
+def block_tensors(first_norm: Norm, block: nn.Module) -> dict[str, Tensor]:
+    """A block's parameters by llama.cpp's names, the block's number left out."""
+    attention, net = block.attention, block.forward_net
+    assert isinstance(attention, Attention) and isinstance(net, FeedForward)
+    assert isinstance(block.forward_norm, Norm)
+    return {
+        "attn_norm.weight": first_norm.weight,
+        "attn_q.weight": attention.q.weight,
+        "attn_k.weight": attention.k.weight,
+        "attn_v.weight": attention.v.weight,
+        "attn_output.weight": attention.output.weight,
+        "ffn_norm.weight": block.forward_norm.weight,
+        "ffn_gate.weight": net.gate.weight,
+        "ffn_up.weight": net.up.weight,
+        "ffn_down.weight": net.down.weight,
+    }

@@ -1,0 +1,314 @@
+"""From a target to a draft: text, vocabulary, training, files, proof. Every step can be resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from edgespec.backend import Model, ParallelContext
+from edgespec.distill.batches import Batch, Batches
+from edgespec.distill.corpus import measure_writing, write_corpus
+from edgespec.distill.finish import Trained, finish
+from edgespec.distill.kinds import KINDS, Kind
+from edgespec.distill.plan import (
+    BATCH_LENGTH,
+    BATCH_ROWS,
+    Plan,
+    make_plan,
+    measure_training,
+    require_disk,
+)
+from edgespec.distill.prompts import FilePrompts, Prompts, SelfPrompts
+from edgespec.distill.store import Conversation, Corpus, CorpusFacts
+from edgespec.distill.teacher import Teacher
+from edgespec.distill.train import Schedule, State, Trainer
+from edgespec.distill.vocabulary import DraftVocabulary, choose_vocabulary
+from edgespec.distill.weights import TargetWeights
+from edgespec.errors import EdgespecError, InsufficientMemoryError
+from edgespec.registry.cache import sha256_of
+from edgespec.registry.header import GGUFHeader, read_header
+from edgespec.runtime.memory import available_memory, estimate
+from edgespec.templates import ChatTemplate
+
+__all__ = ["Report", "Request", "make_draft"]
+
+_SEQUENCES = 24
+_LENGTH = 512  # tokens of a conversation
+_ANSWER = 320
+_EVALUATED, _PROVED = 8, 32  # held-out batches, while training and at the end
+_SAMPLE = 4096  # states that the output matrix is narrowed for
+_TRAINING_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is wanted.
+
+    Attributes:
+        target, output: files.
+        kind: "tiny" or "eagle3".
+        data: prompts of the user's; none for the target's own.
+        hours: for everything, over all runs.
+        vocabulary: tokens of the draft.
+        work: folder for text and checkpoints.
+        threads: for everything.
+    """
+
+    target: Path
+    output: Path
+    kind: str
+    data: tuple[Path, ...]
+    hours: float
+    vocabulary: int
+    work: Path
+    threads: int
+
+
+class Report(Protocol):
+    """Where progress goes."""
+
+    def line(self, text: str) -> None:
+        """Something that stays."""
+
+    def now(self, text: str) -> None:
+        """Something that the next one replaces."""
+
+
+def make_draft(request: Request, report: Report, *, only_plan: bool = False) -> None:
+    """Write text, train, export, and prove it.
+
+    Args:
+        only_plan: say what it would take and stop.
+
+    Raises:
+        KeyboardInterrupt: interrupted; the same request goes on where it was.
+        UsageError: the target, the data or the work folder will not do.
+        InsufficientMemoryError, EdgespecError: too little memory, or room on the disk.
+    """
+    torch.set_num_threads(request.threads)
+    run = _Run(request, report)
+    plan = run.write(only_plan)
+    if plan is not None:
+        report.now("measuring the draft")
+        for line in finish(run.train(plan), request.output, request.threads):
+            report.line(line)
+
+
+class _Run:
+    """One call, with what its steps share."""
+
+    def __init__(self, request: Request, report: Report) -> None:
+        self._request, self._report = request, report
+        self._header: GGUFHeader = read_header(request.target)
+        self._weights = TargetWeights(request.target)
+        self._kind: Kind = KINDS[request.kind]
+        self._layers = self._kind.layers(self._header)
+        self._sha256 = sha256_of(request.target)
+        self._folder = request.work / f"{request.kind}-{request.vocabulary}"
+        self._needed: set[int] = set()
+        self._corpus: Corpus
+
+    # -- text -------------------------------------------------------------------------------
+
+    def write(self, only_plan: bool) -> Plan | None:
+        """Have enough text; None if only the plan was asked for."""
+        request = self._request
+        self._require_memory()
+        self._report.now("opening the target")
+        with ExitStack() as stack:
+            model = stack.enter_context(Model(request.target))
+            context = stack.enter_context(
+                ParallelContext(
+                    model, _SEQUENCES, _LENGTH, threads=request.threads, layers=self._layers
+                )
+            )
+            self._check_logits(context)
+            template = None
+            if self._header.chat_template:
+                template = ChatTemplate.from_model(self._header, model.vocabulary)
+            prompts = self._prompts(template, model)
+            self._needed = _special_tokens(model, template)
+            width = model.embedding_length
+            facts = CorpusFacts(self._sha256, width, self._layers, prompts.description)
+            self._corpus = Corpus(request.work / "text", facts)
+            prompts.remember(self._corpus)
+            plan = make_plan(
+                self._folder / "plan.json", request.hours, lambda: self._rates(context, prompts)
+            )
+            have = self._corpus.answer_tokens
+            missing = max(0, plan.tokens - have)
+            disk = require_disk(request.work, missing, width, len(self._corpus.facts.layers))
+            self._announce(plan, missing, disk)
+            if only_plan:
+                return None
+            write_corpus(self._corpus, context, prompts, plan.tokens, _ANSWER, self._show_writing)
+        self._report.line(
+            f"Text: {self._corpus.answer_tokens:,} tokens of answers in "
+            f"{len(self._corpus.conversations):,} conversations."
+        )
+        return plan
+
+    def _prompts(self, template: ChatTemplate | None, model: Model) -> Prompts:
+        if self._request.data:
+            return FilePrompts(self._request.data, template, model.vocabulary)
+        return SelfPrompts(template, model.vocabulary)
+
+    def _check_logits(self, context: ParallelContext) -> None:
+        token = context.model.vocabulary.bos or 0
+        context.begin(0, np.full(3, token, np.int32))
+        rows = context.step(np.zeros(1, np.int32), np.full(1, token, np.int32))
+        if not self._weights.agrees(rows.hidden[0], rows.logits[0]):
+            raise EdgespecError(
+                f"the logits of {self._header.architecture} models are not its hidden states times "
+                "its output matrix: no draft can be trained for it"
+            )
+
+    def _rates(self, context: ParallelContext, prompts: Prompts) -> tuple[float, float]:
+        self._report.now("measuring this machine")
+        writing = measure_writing(context, prompts, _ANSWER)
+        size = min(self._request.vocabulary, self._header.vocabulary_size)
+        stand_in = DraftVocabulary(
+            np.arange(size, dtype=np.int32), self._header.vocabulary_size, 1.0
+        )
+        draft = self._kind.make(Teacher(self._weights, stand_in), self._header, self._weights)
+        width = self._header.embedding_length
+        tokens = self._header.vocabulary_size
+        return writing, measure_training(draft, width, len(self._layers), tokens)
+
+    def _announce(self, plan: Plan, missing: int, disk: int) -> None:
+        left = missing / plan.writing_rate
+        self._report.line(
+            f"Plan for {plan.hours:g} h: write {plan.tokens:,} tokens "
+            f"({_minutes(plan.writing_s)} at {plan.writing_rate:.0f} tokens/s), "
+            f"train {plan.steps:,} steps "
+            f"({_minutes(plan.training_s)} at {plan.training_rate:.0f} tokens/s)."
+        )
+        self._report.line(
+            f"Text still to write: {missing:,} tokens, {_minutes(left)}, "
+            f"{disk / 2**20:,.0f} MiB in {self._request.work}."
+        )
+        self._report.line("Ctrl-C stops at any time; the same command goes on from there.")
+
+    def _show_writing(self, have: int, left: float) -> None:
+        self._report.now(f"writing text: {have:,} tokens, {_minutes(left)} left")
+
+    def _require_memory(self) -> None:
+        needed = estimate(
+            self._header,
+            context=_SEQUENCES * _LENGTH,
+            batch=128,
+            outputs=128,
+            flash_attention=True,
+            repack=True,
+        ).required
+        needed = max(needed, _TRAINING_BYTES)
+        free = available_memory()
+        if needed > free:
+            raise InsufficientMemoryError(
+                f"writing text with {self._request.target.name} takes {needed / 2**30:.1f} GiB of "
+                f"memory, and {free / 2**30:.1f} GiB are free: close other programs"
+            )
+
+    # -- training ---------------------------------------------------------------------------
+
+    def train(self, plan: Plan) -> Trained:
+        """Train to the end of the plan."""
+        request, vocabulary = self._request, self._vocabulary()
+        self._report.line(
+            f"Vocabulary: {len(vocabulary.target_ids):,} of {vocabulary.target_size:,} tokens, "
+            f"{vocabulary.coverage:.1%} of held-out answers."
+        )
+        training = self._corpus.part(held_out=False)
+        if not training or not self._corpus.part(held_out=True):
+            raise EdgespecError("there is too little text to train on: give more --hours")
+        torch.manual_seed(0)
+        draft = self._kind.make(Teacher(self._weights, vocabulary), self._header, self._weights)
+        embeddings = self._weights.embeddings(vocabulary.target_ids)
+        draft.begin(embeddings, self._sample(training, "hidden"), self._sample(training, "layers"))
+        trainer = Trainer(
+            draft,
+            Batches(self._corpus, training, BATCH_ROWS, BATCH_LENGTH),
+            self._held_out(_EVALUATED),
+            Schedule(plan.steps, self._kind.rate),
+            self._folder,
+            self._show_training,
+        )
+        trainer.run()
+        return Trained(
+            trainer,
+            self._header,
+            self._sha256,
+            self._corpus,
+            vocabulary,
+            self._held_out(_PROVED),
+            self._folder,
+            {
+                "kind": request.kind,
+                "hours": plan.hours,
+                "steps": plan.steps,
+                "tokens_a_step": BATCH_ROWS * BATCH_LENGTH,
+                "rate": self._kind.rate,
+                "vocabulary": request.vocabulary,
+            },
+        )
+
+    def _vocabulary(self) -> DraftVocabulary:
+        """Chosen once for a work folder: weights belong to its order."""
+        size = self._header.vocabulary_size
+        wanted = self._request.vocabulary - self._kind.own_tokens
+        chosen = choose_vocabulary(self._corpus, wanted, size, sorted(self._needed))
+        path = self._folder / "vocabulary.npy"
+        if path.exists():
+            ids = np.load(path)
+            return DraftVocabulary(ids, size, chosen.coverage)
+        np.save(path, chosen.target_ids)
+        return chosen
+
+    def _sample(self, conversations: Sequence[Conversation], name: str) -> npt.NDArray[np.float32]:
+        rows: list[npt.NDArray[Any]] = []
+        for conversation in conversations:
+            rows.append(self._corpus.rows(name, conversation)[conversation.prompt - 1 :])
+            if sum(len(r) for r in rows) >= _SAMPLE:
+                break
+        return np.concatenate(rows).astype(np.float32)
+
+    def _held_out(self, count: int) -> list[Batch]:
+        batches = Batches(self._corpus, self._corpus.part(held_out=True), BATCH_ROWS, BATCH_LENGTH)
+        return [batches.batch(i) for i in range(min(count, batches.batches))]
+
+    def _show_training(self, state: State) -> None:
+        held = ""
+        if state.acceptance is not None:
+            greedy = " ".join(f"{a:.2f}" for a in state.acceptance.greedy)
+            sampled = " ".join(f"{a:.2f}" for a in state.acceptance.sampled)
+            held = f", held-out greedy {greedy}, sampled {sampled}"
+        self._report.now(
+            f"training: step {state.step:,} of {state.steps:,}, loss {state.loss:.3f}, "
+            f"KL {state.kl:.3f}{held}, {state.tokens_per_second:,.0f} tokens/s, "
+            f"{_minutes(state.seconds_left)} left"
+        )
+
+
+def _special_tokens(model: Model, template: ChatTemplate | None) -> set[int]:
+    """What ends or begins a text, and everything a conversation's form is made of."""
+    vocabulary = model.vocabulary
+    needed = set(vocabulary.end_tokens)
+    needed |= {token for token in (vocabulary.bos, vocabulary.eos) if token is not None}
+    if template is not None:
+        rendered = template.render([{"role": "user", "content": ""}])
+        needed |= {int(t) for t in vocabulary.tokenize(rendered, parse_special=True)}
+    return needed
+
+
+def _minutes(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

@@ -1,0 +1,143 @@
+"""How long everything will take, and what it needs: measured before anything is begun."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from edgespec.distill.batches import Batch
+from edgespec.distill.draft import Draft
+from edgespec.errors import EdgespecError, UsageError
+
+__all__ = ["BATCH_LENGTH", "BATCH_ROWS", "Plan", "make_plan", "measure_training", "require_disk"]
+
+BATCH_ROWS, BATCH_LENGTH = 4, 256
+"""Of a training step."""
+
+_REPETITIONS = 8.0
+_SHARES = (0.3, 0.8)
+_SPARE = 0.92  # vocabulary, export and proof take the rest
+_LEAST_STEPS = 20
+_SPARE_DISK = 1 << 30
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a number of hours is spent on.
+
+    Attributes:
+        hours: over all runs with the same work folder.
+        writing_rate, training_rate: tokens by the second on this machine, as measured at first.
+        tokens: of answers to write.
+        steps: of training.
+    """
+
+    hours: float
+    writing_rate: float
+    training_rate: float
+    tokens: int
+    steps: int
+
+    @property
+    def writing_s(self) -> float:
+        """Seconds for all of the text."""
+        return self.tokens / self.writing_rate
+
+    @property
+    def training_s(self) -> float:
+        """Seconds for all of the training."""
+        return self.steps * BATCH_ROWS * BATCH_LENGTH / self.training_rate
+
+
+def make_plan(path: Path, hours: float, measure: Callable[[], tuple[float, float]]) -> Plan:
+    """The plan in a file; if it is for another number of hours, or not there, a new one.
+
+    A longer plan continues what a shorter one began. The text gets as much of the time as it
+    takes for training to see each token about eight times.
+
+    Args:
+        measure: gives the rates, if they are not in the file.
+
+    Raises:
+        UsageError: the hours are out of range.
+    """
+    if not 0 < hours <= 10_000:
+        raise UsageError(f"hours is {hours:g}: it has to be above 0")
+    known = _read(path)
+    if known is not None and known.hours == hours:
+        return known
+    writing, training = (
+        (known.writing_rate, known.training_rate) if known is not None else measure()
+    )
+    seconds = hours * 3600 * _SPARE
+    share = training / (training + _REPETITIONS * writing)
+    share = min(max(share, _SHARES[0]), _SHARES[1])
+    steps = (1 - share) * seconds * training / (BATCH_ROWS * BATCH_LENGTH)
+    plan = Plan(
+        hours, writing, training, int(share * seconds * writing), max(_LEAST_STEPS, int(steps))
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(asdict(plan), indent=2) + "\n", "utf-8")
+    partial.replace(path)
+    return plan
+
+
+def measure_training(draft: Draft, width: int, layers: int, tokens: int) -> float:
+    """Tokens that are trained on in a second; the draft's weights stay.
+
+    Args:
+        width, layers: of the target's states, and how many layers' inputs come with them.
+        tokens: of the target.
+    """
+    random = np.random.default_rng(0)
+    shape = (BATCH_ROWS, BATCH_LENGTH)
+    batch = Batch(
+        random.integers(0, tokens, shape),
+        np.zeros(shape, np.int64),
+        np.tile(np.arange(BATCH_LENGTH), (BATCH_ROWS, 1)),
+        np.ones(shape, np.bool_),
+        random.standard_normal((*shape, width), np.float32),
+        random.standard_normal((*shape, width * layers), np.float32),
+        np.zeros(shape, np.int64),
+        np.zeros(shape, np.float32),
+    )
+    times = []
+    for _ in range(3):
+        started = perf_counter()
+        draft.losses(batch).total.backward()
+        times.append(perf_counter() - started)
+    draft.zero_grad(set_to_none=True)
+    return BATCH_ROWS * BATCH_LENGTH / float(np.median(times))
+
+
+def require_disk(folder: Path, tokens: int, width: int, layers: int) -> int:
+    """Bytes that so much more text takes, prompts included, if there is room for it.
+
+    Raises:
+        EdgespecError: the disk has too little room.
+    """
+    needed = int(tokens * 1.5 * (2 * width * (1 + layers) + 12))
+    free = shutil.disk_usage(folder).free
+    if needed + _SPARE_DISK > free:
+        raise EdgespecError(
+            f"the text would take {needed / 2**30:.1f} GiB in {folder}, where "
+            f"{free / 2**30:.1f} GiB are free: give fewer --hours or another --work folder"
+        )
+    return needed
+
+
+def _read(path: Path) -> Plan | None:
+    try:
+        data: Any = json.loads(path.read_text("utf-8"))
+        plan = Plan(**data)
+        return replace(plan, tokens=int(plan.tokens), steps=int(plan.steps))
+    except (OSError, TypeError, ValueError):
+        return None

@@ -1,0 +1,124 @@
+"""What a draft is worth on this machine: acceptance, costs, and the speed that comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
+from edgespec.backend import Context, ContextOptions, Model
+from edgespec.runtime.drafting import draft_with, pair
+from edgespec.tuning.cost import measure_cost
+
+__all__ = ["Costs", "Speeds", "measure_costs", "measure_speeds", "predict"]
+
+Int32Array = npt.NDArray[np.int32]
+
+_LENGTH, _DEPTH, _SIZES = 512, 256, tuple(range(1, 9))
+_ANSWER = 96
+
+
+@dataclass(frozen=True)
+class Costs:
+    """In seconds.
+
+    Attributes:
+        verify: of an evaluation by the target, of 1, 2, 3 ... tokens.
+        step: of drafting one token, for each of the files.
+    """
+
+    verify: list[float]
+    step: list[float]
+
+    def c(self, file: int) -> float:
+        """Cost of a step of one of the files, in the target's."""
+        return self.step[file] / self.verify[0]
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """Tokens by the second of decoding, plain and with the draft."""
+
+    temperature: float
+    plain: float
+    speculative: float
+    acceptance_rate: float | None
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster."""
+        return self.speculative / self.plain if self.plain else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """For the record."""
+        return {**asdict(self), "speedup": self.speedup}
+
+
+def measure_costs(target: Path, drafts: Sequence[Path], threads: int) -> Costs:
+    """Open all of them and time their steps."""
+    options = ContextOptions(length=_LENGTH, threads=threads, outputs=max(_SIZES))
+    steps = []
+    with Model(target) as model, Context(model, options) as context:
+        verify = measure_cost(context, _DEPTH, _SIZES)
+        for path in drafts:
+            draft = Model(path)
+            found = pair(model.header, draft.header)
+            drafter = draft_with(
+                draft, context, found, ContextOptions(length=_LENGTH, threads=threads), 1
+            )
+            steps.append(drafter.pace.step_s)
+            drafter.close()
+    return Costs([verify[n] for n in _SIZES], steps)
+
+
+def predict(acceptance: Sequence[float], verify: Sequence[float], step: float) -> tuple[int, float]:
+    """The best block length and its speedup; acceptance goes on as it ends.
+
+    Expected tokens of a cycle over its cost (Leviathan et al. 2023, theorem 3.8, with measured
+    costs and a chance for each position).
+    """
+    best = (0, 1.0)
+    expected, survival = 1.0, 1.0
+    for k in range(1, len(verify)):
+        survival *= acceptance[min(k, len(acceptance)) - 1]
+        expected += survival
+        speedup = expected * verify[0] / (verify[k] + k * step)
+        if speedup > best[1]:
+            best = (k, speedup)
+    return best
+
+
+def measure_speeds(
+    target: Path, draft: Path, prompts: Sequence[Int32Array], threads: int
+) -> list[Speeds]:
+    """Answers to held-out prompts by both, in turn, at temperatures 0 and 0.8."""
+    options = {"context": 1024, "threads": threads}
+    with (
+        Engine(target, EngineOptions(draft="none", **options)) as plain,  # type: ignore[arg-type]
+        Engine(target, EngineOptions(draft=str(draft), **options)) as fast,  # type: ignore[arg-type]
+    ):
+        return [_compare(plain, fast, prompts, temperature) for temperature in (0.0, 0.8)]
+
+
+def _compare(
+    plain: Engine, fast: Engine, prompts: Sequence[Int32Array], temperature: float
+) -> Speeds:
+    tokens, seconds = [0, 0], [0.0, 0.0]
+    proposed = accepted = 0
+    for seed, prompt in enumerate(prompts):
+        for which, engine in enumerate((plain, fast)):
+            sampling = SamplingParameters(temperature=temperature, seed=seed)
+            stream = engine.generate(prompt, sampling, GenerationLimits(max_tokens=_ANSWER))
+            statistics = stream.result.statistics
+            tokens[which] += statistics.emitted
+            seconds[which] += statistics.decode_s
+            if engine is fast:
+                proposed += statistics.proposed
+                accepted += statistics.accepted
+    rates = [count / took if took else 0.0 for count, took in zip(tokens, seconds, strict=True)]
+    return Speeds(temperature, rates[0], rates[1], accepted / proposed if proposed else None)

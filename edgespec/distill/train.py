@@ -1,0 +1,227 @@
+"""Training: AdamW with warm-up, a plateau and a decay, that can be interrupted anywhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+
+from edgespec.backend.interrupts import held_interrupts
+from edgespec.distill.batches import Batch, Batches
+from edgespec.distill.draft import POSITIONS, Draft
+from edgespec.distill.teacher import by_position
+
+__all__ = ["Acceptance", "Schedule", "State", "Trainer", "measure_acceptance"]
+
+_DECAY_SHARE = 0.3
+_WARM_UP_SHARE, _MOST_WARM_UP = 0.05, 200
+_LARGEST_GRADIENT = 1.0
+
+
+class Schedule(NamedTuple):
+    """Learning rate by step.
+
+    The rate stays the same until the decay begins, so that a longer training can go on from
+    there as if it had been longer from the start.
+    """
+
+    steps: int
+    rate: float
+
+    @property
+    def decay_from(self) -> int:
+        """The first step of the decay."""
+        return self.steps - int(self.steps * _DECAY_SHARE)
+
+    def at(self, step: int) -> float:
+        """The rate of a step."""
+        warm_up = max(1, min(_MOST_WARM_UP, int(self.steps * _WARM_UP_SHARE)))
+        rising = min(1.0, (step + 1) / warm_up)
+        falling = (self.steps - step) / max(1, self.steps - self.decay_from)
+        return self.rate * min(rising, falling)
+
+
+class Acceptance(NamedTuple):
+    """Held-out acceptance of each proposal of a block, if all before it were accepted.
+
+    Attributes:
+        greedy: at temperature 0.
+        sampled: at temperature 1, without filters.
+    """
+
+    greedy: list[float]
+    sampled: list[float]
+
+
+class State(NamedTuple):
+    """Where a training is, for whoever shows it."""
+
+    step: int
+    steps: int
+    loss: float
+    kl: float
+    tokens_per_second: float
+    seconds_left: float
+    acceptance: Acceptance | None
+
+
+class Trainer:
+    """Trains a draft; its state is in a folder and is taken up from there.
+
+    Args:
+        draft: freshly made; overwritten by what the folder has.
+        batches: to train on.
+        held_out: batches to measure acceptance on.
+        schedule: how long and how fast.
+        folder: for checkpoints.
+        show: called after every step.
+        evaluate_every, save_every: seconds.
+    """
+
+    def __init__(
+        self,
+        draft: Draft,
+        batches: Batches,
+        held_out: Sequence[Batch],
+        schedule: Schedule,
+        folder: Path,
+        show: Callable[[State], None] = lambda state: None,
+        *,
+        evaluate_every: float = 60.0,
+        save_every: float = 120.0,
+    ) -> None:
+        self.draft, self.schedule = draft, schedule
+        self._batches, self._held_out = batches, held_out
+        self._folder, self._show = folder, show
+        self._evaluate_every, self._save_every = evaluate_every, save_every
+        parameters = [p for p in draft.parameters() if p.requires_grad]
+        self._optimizer = torch.optim.AdamW(
+            parameters, lr=schedule.rate, betas=(0.9, 0.95), weight_decay=0.01
+        )
+        self.step = 0
+        self.tokens = 0
+        self.curve: list[dict[str, Any]] = []
+        self._load()
+
+    def restore(self) -> None:
+        """Give the draft the weights of the last checkpoint again."""
+        state = self._read("latest.pt")
+        assert state is not None
+        self.draft.load_state_dict(state["draft"])
+
+    def run(self) -> None:
+        """Train to the end of the schedule.
+
+        Raises:
+            KeyboardInterrupt: interrupted; what was learned is on disk.
+        """
+        clock = saved = evaluated = perf_counter()
+        speed = 0.0
+        acceptance: Acceptance | None = None
+        try:
+            while self.step < self.schedule.steps:
+                if self.step == self.schedule.decay_from:
+                    self._save("plateau.pt")
+                with held_interrupts():
+                    loss, kl, count = self._one_step()
+                now = perf_counter()
+                speed = (
+                    count / (now - clock)
+                    if not speed
+                    else speed + 0.05 * (count / (now - clock) - speed)
+                )
+                if now - evaluated > self._evaluate_every or self.step == self.schedule.steps:
+                    acceptance = measure_acceptance(self.draft, self._held_out)
+                    self._note(loss, kl, acceptance)
+                    evaluated = perf_counter()
+                left = (self.schedule.steps - self.step) * count / speed
+                self._show(State(self.step, self.schedule.steps, loss, kl, speed, left, acceptance))
+                if now - saved > self._save_every:
+                    self._save("latest.pt")
+                    saved = perf_counter()
+                clock = perf_counter()
+        finally:
+            self._save("latest.pt")
+
+    def _one_step(self) -> tuple[float, float, int]:
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.schedule.at(self.step)
+        batch = self._batches.batch(self.step)
+        self._optimizer.zero_grad(set_to_none=True)
+        losses = self.draft.losses(batch)
+        losses.total.backward()
+        torch.nn.utils.clip_grad_norm_(self.draft.parameters(), _LARGEST_GRADIENT)
+        self._optimizer.step()
+        self.step += 1
+        self.tokens += int(batch.judged.sum())
+        return float(losses.total.detach()), losses.kl, batch.tokens.size
+
+    def _note(self, loss: float, kl: float, acceptance: Acceptance) -> None:
+        self.curve.append(
+            {
+                "step": self.step,
+                "tokens": self.tokens,
+                "loss": round(loss, 4),
+                "kl": round(kl, 4),
+                "greedy": [round(a, 4) for a in acceptance.greedy],
+                "sampled": [round(a, 4) for a in acceptance.sampled],
+            }
+        )
+
+    # -- checkpoints ------------------------------------------------------------------------
+
+    def _save(self, name: str) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        partial = self._folder / f"{name}.partial"
+        state = {
+            "draft": self.draft.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "step": self.step,
+            "steps": self.schedule.steps,
+            "tokens": self.tokens,
+            "curve": self.curve,
+        }
+        with partial.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self._folder / name)
+
+    def _load(self) -> None:
+        state = self._read("latest.pt")
+        if state is None:
+            return
+        if state["steps"] != self.schedule.steps:
+            # The schedule has become longer: what the decay of the shorter one did is undone.
+            begun = Schedule(state["steps"], self.schedule.rate).decay_from
+            if state["step"] > min(begun, self.schedule.decay_from):
+                state = self._read("plateau.pt")
+            if state is None or state["step"] > self.schedule.steps:
+                return
+        self.draft.load_state_dict(state["draft"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.step, self.tokens, self.curve = state["step"], state["tokens"], state["curve"]
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self._folder / name
+        if not path.exists():
+            return None
+        state: dict[str, Any] = torch.load(path, weights_only=True)
+        return state
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def measure_acceptance(draft: Draft, batches: Sequence[Batch]) -> Acceptance:
+    """Acceptance by position over some batches."""
+    judged = [draft.judge(batch) for batch in batches]
+    if not judged:
+        return Acceptance([0.0] * POSITIONS, [0.0] * POSITIONS)
+    positions = range(len(judged[0]))
+    return Acceptance(
+        by_position([torch.cat([j[i].greedy for j in judged]) for i in positions]),
+        by_position([torch.cat([j[i].overlap for j in judged]) for i in positions]),
+    )

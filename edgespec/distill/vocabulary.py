@@ -1,0 +1,62 @@
+"""Which of the target's tokens a draft may propose: those that its answers are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.distill.store import Corpus
+
+__all__ = ["DraftVocabulary", "choose_vocabulary"]
+
+Int32Array = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class DraftVocabulary:
+    """Tokens by the draft's ids, which rise with the target's.
+
+    Attributes:
+        target_ids: int32 (n,), the target's id of each.
+        target_size: how many the target has.
+        coverage: share of the tokens of held-out answers that are among them.
+    """
+
+    target_ids: Int32Array
+    target_size: int
+    coverage: float
+
+    @property
+    def to_draft(self) -> Int32Array:
+        """int32 (target_size,): the draft's id, or -1."""
+        table = np.full(self.target_size, -1, np.int32)
+        table[self.target_ids] = np.arange(len(self.target_ids))
+        return table
+
+
+def choose_vocabulary(
+    corpus: Corpus, size: int, target_size: int, needed: Sequence[int]
+) -> DraftVocabulary:
+    """The most frequent tokens of the answers, and what is needed in any case.
+
+    Where the answers have fewer, the lowest ids follow: tokenizers number common tokens first.
+
+    Args:
+        size: how many, no more than `target_size`.
+        needed: special tokens and those of the chat template.
+    """
+    counts = np.zeros(target_size, np.int64)
+    held = np.zeros(target_size, np.int64)
+    for conversation in corpus.conversations:
+        answer = corpus.rows("tokens", conversation)[conversation.prompt :]
+        (held if conversation.held_out else counts)[:] += np.bincount(answer, minlength=target_size)
+    rank = counts.astype(np.float64)
+    rank[list(needed)] = np.inf
+    # A stable sort: of equally frequent tokens the lower ids.
+    chosen = np.sort(np.argsort(-rank, kind="stable")[: min(size, target_size)])
+    total = int(held.sum())
+    coverage = float(held[chosen].sum() / total) if total else 1.0
+    return DraftVocabulary(chosen.astype(np.int32), target_size, coverage)

@@ -1,0 +1,214 @@
+"""What drafters that draw one token after the other have in common."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from time import perf_counter
+
+import numpy as np
+
+from edgespec.backend import Context
+from edgespec.drafters.allowance import Allowance
+from edgespec.drafters.pace import Pace
+from edgespec.drafters.protocol import Float32Array, Int32Array, Proposal
+from edgespec.drafters.running import ContextDrafter
+from edgespec.errors import NumericalError
+from edgespec.sampling.filters import Workspace, distribution, make_workspace
+from edgespec.sampling.kernel import kernel
+from edgespec.sampling.parameters import is_greedy
+from edgespec.speculation.draws import draw_proposal
+from edgespec.speculation.settings import DrawSettings, current_mu
+
+__all__ = ["SteppingDrafter", "draft_token"]
+
+_NEGLIGIBLE = -20.0
+"""Logits so far below another one add nothing to a softmax, and an exponential costs time."""
+
+
+@kernel
+def draft_token(
+    logits: Float32Array,
+    history: Int32Array,
+    length: int,
+    settings: DrawSettings,
+    q: Float32Array,
+    workspace: Workspace,
+) -> tuple[int, float]:
+    """One token drawn from the draft's filtered softmax, which is left in the row q.
+
+    Args:
+        logits: float32 (n,), of the draft at the prefix ``history[:length]``.
+        history, length: the tokens so far.
+        settings: `DrawSettings`.
+        q: float32 (n,), overwritten.
+        workspace: `Workspace` of n entries.
+
+    Returns:
+        The token, -1 if the logits are broken or nothing is allowed; and how sure the draft is:
+        the probability it expects of what it draws, the sum of q squared; if the filters
+        leave one token, its probability before them.
+    """
+    position = length + settings.stream_offset
+    count = distribution(
+        logits,
+        history,
+        length,
+        settings.arguments,
+        q,
+        workspace,
+        settings.seed,
+        position,
+        current_mu(settings),
+    )
+    if count <= 0:
+        return -1, 0.0
+    tokens = workspace.tokens
+    token = draw_proposal(q, tokens, count, settings.rule, settings.seed, position)
+    if count == 1:
+        return token, _share(logits, token)
+    return token, _collision(q, tokens, count)
+
+
+@kernel
+def _share(logits: Float32Array, token: int) -> float:
+    """This token's share of the softmax at temperature 1."""
+    total = 0.0
+    for logit in logits:
+        difference = logit - logits[token]
+        if difference > _NEGLIGIBLE:
+            total += math.exp(difference)
+    return 1.0 / max(total, 1.0)
+
+
+@kernel
+def _collision(q: Float32Array, tokens: Int32Array, count: int) -> float:
+    total = 0.0
+    for i in range(count):
+        total += q[tokens[i]] * q[tokens[i]]
+    return total
+
+
+class SteppingDrafter(ContextDrafter, ABC):
+    """Draws tokens from a draft's q, one after the other while that pays, and retains q.
+
+    The draft's filters are the target's: what top-k and the like cut from p is not worth
+    proposing. What it has to know of a kind of draft are the four abstract methods.
+
+    Args:
+        context: an open context of the draft; closed with the drafter.
+        target_vocabulary: number of the target's tokens, the width of q.
+        width: the first so many tokens may be proposed, the width of a row of logits.
+        budget: the most tokens one `propose` may be asked for.
+        pace: decides how many are drafted.
+    """
+
+    name = "model"
+
+    def __init__(
+        self, context: Context, target_vocabulary: int, width: int, budget: int, pace: Pace
+    ) -> None:
+        self.context = context
+        self.pace = pace
+        self._width = width
+        self._q: Float32Array = np.zeros((budget, target_vocabulary), np.float32)
+        self._workspace = make_workspace(width, context.capacity + budget)
+        self._settings: DrawSettings | None = None
+
+    @abstractmethod
+    def missing(self, length: int) -> int:
+        """How many tokens, or features, of ``history[:length]`` it has yet to read.
+
+        What the evaluation for the first proposal reads in any case does not count.
+        """
+
+    @abstractmethod
+    def usable(self, history: Int32Array, length: int, given: int) -> bool:
+        """Whether it can go on behind ``history[:length + given]``, the last `given` proposed."""
+
+    @abstractmethod
+    def read(self, history: Int32Array, length: int, drafted: int) -> tuple[int, Float32Array]:
+        """Read what is missing of ``history[:length]``, whose last `drafted` are proposals.
+
+        Returns:
+            How many tokens were evaluated, and the logits behind the last: float32 (width,).
+        """
+
+    @abstractmethod
+    def rewind(self, length: int) -> None:
+        """Only the first `length` tokens of what was committed still hold."""
+
+    def begin(self, settings: DrawSettings) -> None:
+        """Take over the target's filters, without biases on tokens that the draft lacks."""
+        arguments = settings.arguments
+        known = arguments.bias_tokens < self._width
+        self._settings = settings._replace(
+            arguments=arguments._replace(
+                bias_tokens=arguments.bias_tokens[known], bias_values=arguments.bias_values[known]
+            )
+        )
+
+    def rate(self, allowance: Allowance, length: int) -> float:
+        """Expected tokens by the second if it began a block behind `length` tokens."""
+        return self.pace.rate(allowance, self.missing(length))
+
+    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
+        """Draw tokens one after the other, while that pays.
+
+        Raises:
+            CancelledError: `cancel` was called.
+            NumericalError: the draft's logits are NaN or +inf.
+        """
+        return self.extend(history, length, allowance, 0)
+
+    def extend(
+        self, history: Int32Array, length: int, allowance: Allowance, given: int
+    ) -> Proposal:
+        """As `propose`, behind `given` proposals that stand in the history, one-hot each."""
+        assert self._settings is not None, "begin was not called"
+        usable = self.usable(history, length, given)
+        limit = allowance.limit if usable else given
+        self.pace.begin(allowance._replace(limit=limit), self.missing(length), given)
+        count = given
+        while self.pace.another():
+            token = self._draw(history, length + count, count)
+            if token < 0:
+                break  # a bias forbids all that it has
+            history[length + count] = token
+            count += 1
+        count = self.pace.size
+        if is_greedy(self._settings.arguments) or count == given:
+            return Proposal(count)
+        for i in range(given):
+            self._q[i] = 0.0
+            self._q[i, history[length + i]] = 1.0
+        return Proposal(count, self._q)
+
+    def _draw(self, history: Int32Array, length: int, row: int) -> int:
+        """One token behind ``history[:length]``, its q left in a row of `_q`; -1 if none.
+
+        So many proposals stand at the history's end.
+        """
+        assert self._settings is not None
+        started = perf_counter()
+        evaluated, logits = self.read(history, length, row)
+        self.pace.spent(evaluated, perf_counter() - started)
+        token, confidence = draft_token(
+            logits, history, length, self._settings, self._q[row, : self._width], self._workspace
+        )
+        if token >= 0:
+            self.pace.add(confidence)
+        elif not np.isfinite(logits.max()):
+            raise NumericalError(
+                f"the draft {self.context.model.path.name} produced NaN or infinite logits: "
+                "the file may be damaged; use another --draft"
+            )
+        return token
+
+    def learn(self, accepted: int, judged: int) -> None:
+        """See which confidence was justified."""
+        self.pace.learn(accepted, judged)
+
+    def commit(self, history: Int32Array, length: int) -> None:
+        """Roll the cache back to the accepted prefix; the last token is not in it yet."""
+        self.rewind(length - 1)

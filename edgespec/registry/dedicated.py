@@ -1,0 +1,182 @@
+"""Files that are a draft for one target only: a reduced vocabulary, or an EAGLE-3 head.
+
+A draft of a reduced vocabulary is an ordinary GGUF with ``tokenizer.ggml.model = "none"``, its
+number of tokens in ``<architecture>.vocab_size``, and these keys:
+
+- ``edgespec.draft_to_target``: int32 for each of its tokens, the target's id; -1 for a token that
+  is never proposed.
+- ``edgespec.unknown_token``: one of the latter. It is what the draft reads in place of every
+  target token that it does not have, so that a text goes on behind one.
+- ``edgespec.target_vocabulary_size`` and ``edgespec.target_tokens_sha256``, both optional: what
+  it was made for. The latter is the SHA-256, in hexadecimal, of the strings of the target's
+  ``tokenizer.ggml.tokens`` as they stand in a GGUF: for each its length, as 8 bytes with the
+  lowest first, and its bytes.
+
+An EAGLE-3 head is llama.cpp's architecture ``eagle3``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType
+
+from edgespec.registry.bounded_reader import MalformedError
+from edgespec.registry.metadata import Metadata
+
+__all__ = ["EagleHead", "ReducedVocabulary", "read_eagle", "read_reduced"]
+
+_EAGLE = "eagle3"
+_TABLE = "edgespec.draft_to_target"
+_UNKNOWN = "edgespec.unknown_token"
+_MAX_VOCABULARY = 1 << 22
+_MAX_WIDTH = 1 << 20
+_MAX_LAYERS = 512
+_FEATURE_LAYERS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class ReducedVocabulary:
+    """Some of a target's tokens.
+
+    Attributes:
+        target_ids: int32 (draft tokens,), each token's id in the target, -1 where it has none.
+        unknown: the draft's token for all others of the target's.
+        target_size, target_checksum: the target's number of tokens, and the checksum of their
+            texts, if the file says.
+    """
+
+    target_ids: npt.NDArray[np.int32]
+    unknown: int
+    target_size: int | None
+    target_checksum: str | None
+
+    @property
+    def known(self) -> int:
+        """How many of the target's tokens it can propose."""
+        return int(np.count_nonzero(self.target_ids >= 0))
+
+
+@dataclass(frozen=True, eq=False)
+class EagleHead:
+    """What an EAGLE-3 head needs of its target.
+
+    Attributes:
+        layers: the target's layers whose inputs it reads.
+        target_width: their width.
+        target_ids: int64 (draft tokens,), what it can propose; None for every token.
+        borrows_embedding, borrows_output: it uses the target's matrix, having none of its own.
+    """
+
+    layers: tuple[int, ...]
+    target_width: int
+    target_ids: npt.NDArray[np.int64] | None
+    borrows_embedding: bool
+    borrows_output: bool
+
+
+def read_reduced(data: Metadata, arch: str) -> ReducedVocabulary | None:
+    """The reduced vocabulary of a file that has one.
+
+    Raises MalformedError where the table does not fit the vocabulary or itself.
+    """
+    if _TABLE not in data or arch == _EAGLE:
+        return None
+    if data.text("tokenizer.ggml.model") != "none":
+        raise MalformedError(f"it has {_TABLE} and a tokenizer of its own")
+    count = data.required(f"{arch}.vocab_size", 1, _MAX_VOCABULARY)
+    table = data.numbers(_TABLE)
+    if table is None or table.dtype != np.int32:
+        raise MalformedError(f"{_TABLE} is not a list of 32-bit integers")
+    if len(table) != count:
+        raise MalformedError(f"{_TABLE} has {len(table):,} entries for {count:,} tokens")
+    if int(table.min()) < -1:
+        raise MalformedError(f"{_TABLE} has the entry {int(table.min())}")
+    _check_ids(_TABLE, table[table >= 0], _MAX_VOCABULARY)
+    unknown = data.required(_UNKNOWN, 0, count - 1)
+    if table[unknown] != -1:
+        raise MalformedError(f"{_UNKNOWN} is {unknown}, which stands for a token of the target")
+    checksum = data.text("edgespec.target_tokens_sha256")
+    return ReducedVocabulary(
+        table,
+        unknown,
+        data.integer("edgespec.target_vocabulary_size", 1, _MAX_VOCABULARY),
+        checksum.lower() if checksum else None,
+    )
+
+
+def read_eagle(
+    data: Metadata, arch: str, tensors: Sequence[Any], width: int, vocabulary_size: int
+) -> EagleHead | None:
+    """The facts of a file that is an EAGLE-3 head.
+
+    Raises MalformedError where llama.cpp would refuse it, or end the process on it.
+    """
+    if arch != _EAGLE:
+        return None
+    by_name = {str(tensor.name): tensor for tensor in tensors}
+    layers = data.numbers(f"{arch}.target_layers")
+    if layers is None or layers.dtype.kind not in "iu" or len(layers) != _FEATURE_LAYERS:
+        raise MalformedError(f"{arch}.target_layers does not name {_FEATURE_LAYERS} layers")
+    if int(layers.min()) < 0 or int(layers.max()) > _MAX_LAYERS:
+        raise MalformedError(f"{arch}.target_layers has an entry out of range")
+    data.required(f"{arch}.block_count", 1, 1)
+    if data.integer(f"{arch}.embedding_length_out", 0, _MAX_WIDTH) not in (None, 0, width):
+        raise MalformedError(f"{arch}.embedding_length_out is not its width of {width}")
+    keys, values = (
+        data.integer(f"{arch}.attention.{name}_length", 1, _MAX_WIDTH) for name in ("key", "value")
+    )
+    if keys != values:
+        raise MalformedError("its keys and values have different lengths")
+    target_width = data.required(f"{arch}.target_hidden_size", 1, _MAX_WIDTH)
+    _check_shape(by_name, "fc.weight", (_FEATURE_LAYERS * target_width, width))
+    target_ids = _target_ids(by_name, vocabulary_size)
+    count = vocabulary_size if target_ids is None else len(target_ids)
+    borrows_output = "output.weight" not in by_name
+    if not borrows_output:
+        _check_shape(by_name, "output.weight", (width, count))
+    elif target_ids is not None:
+        raise MalformedError("it has a table d2t and no tensor output.weight")
+    return EagleHead(
+        tuple(int(layer) for layer in layers),
+        target_width,
+        target_ids,
+        "token_embd.weight" not in by_name,
+        borrows_output,
+    )
+
+
+def _target_ids(by_name: dict[str, Any], size: int) -> npt.NDArray[np.int64] | None:
+    table = by_name.get("d2t")
+    if table is None:
+        return None
+    if table.tensor_type != GGMLQuantizationType.I64 or len(table.shape) != 1:
+        raise MalformedError("its table d2t is not a list of 64-bit integers")
+    ids: npt.NDArray[np.int64] = np.array(table.data, np.int64)
+    _check_ids("d2t", ids, size)
+    return ids
+
+
+def _check_ids(name: str, ids: npt.NDArray[Any], size: int) -> None:
+    """Distinct ids of tokens, at least one."""
+    if len(ids) == 0:
+        raise MalformedError(f"{name} names no token")
+    if int(ids.min()) < 0 or int(ids.max()) >= size:
+        raise MalformedError(f"{name} names a token that does not exist")
+    if len(np.unique(ids)) != len(ids):
+        raise MalformedError(f"{name} names a token twice")
+
+
+def _check_shape(by_name: dict[str, Any], name: str, shape: tuple[int, ...]) -> None:
+    tensor = by_name.get(name)
+    if tensor is None:
+        raise MalformedError(f"it has no tensor {name}")
+    found = tuple(int(extent) for extent in tensor.shape)
+    if found != shape:
+        raise MalformedError(
+            f"{name} is {' x '.join(map(str, found))}, and should be {' x '.join(map(str, shape))}"
+        )

@@ -1,0 +1,69 @@
+"""A toy target, its text, and what is made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'edgespec[distill]'")
+
+import torch
+
+from edgespec.backend import Model, ParallelContext
+from edgespec.distill.batches import Batches
+from edgespec.distill.corpus import write_corpus
+from edgespec.distill.prompts import SelfPrompts
+from edgespec.distill.store import Corpus, CorpusFacts
+from edgespec.distill.teacher import Teacher
+from edgespec.distill.vocabulary import DraftVocabulary, choose_vocabulary
+from edgespec.distill.weights import TargetWeights
+from edgespec.registry.header import read_header
+from edgespec.templates import ChatTemplate
+from tests.distill.toy import WIDTH, write_toy
+
+LAYERS = (1, 2, 3)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def toy_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_toy(tmp_path_factory.mktemp("models") / "toy.gguf")
+
+
+@pytest.fixture(scope="session")
+def weights(toy_target: Path) -> TargetWeights:
+    return TargetWeights(toy_target)
+
+
+@pytest.fixture(scope="session")
+def corpus(toy_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """10,000 tokens of answers, with the inputs of three layers."""
+    facts = CorpusFacts("toy", WIDTH, LAYERS, "itself")
+    corpus = Corpus(tmp_path_factory.mktemp("text"), facts)
+    with (
+        Model(toy_target) as model,
+        ParallelContext(model, 8, 300, threads=1, layers=LAYERS) as context,
+    ):
+        template = ChatTemplate.from_model(read_header(toy_target), model.vocabulary)
+        write_corpus(corpus, context, SelfPrompts(template, model.vocabulary), 10_000, 150)
+    return corpus
+
+
+@pytest.fixture(scope="session")
+def vocabulary(corpus: Corpus) -> DraftVocabulary:
+    return choose_vocabulary(corpus, 199, 260, (256, 257))
+
+
+@pytest.fixture
+def teacher(weights: TargetWeights, vocabulary: DraftVocabulary) -> Teacher:
+    return Teacher(weights, vocabulary)
+
+
+@pytest.fixture
+def batches(corpus: Corpus) -> Batches:
+    return Batches(corpus, corpus.part(held_out=False), 4, 64)

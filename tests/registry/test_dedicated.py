@@ -1,0 +1,212 @@
+"""Files that are a draft for one target: what is read of them, and what is refused unopened."""
+
+import gguf
+import numpy as np
+import pytest
+
+from edgespec.errors import ModelFileError, PairingError
+from edgespec.registry.header import read_header
+from edgespec.registry.pairing import check_pairing
+from tests.registry.conftest import WIDTH, WORDS, write_gguf
+
+INT32, ARRAY = gguf.GGUFValueType.INT32, gguf.GGUFValueType.ARRAY
+TABLE = [3, 5, -1, 9, 15, -1]
+
+
+def reduced(
+    path, *, table=TABLE, unknown=2, size=6, model="none", item=INT32, rows=None, change=None
+):
+    def keys(writer):
+        if model:
+            writer.add_tokenizer_model(model)
+        if size is not None:
+            writer.add_vocab_size(size)
+        writer.add_key_value("edgespec.draft_to_target", table, ARRAY, item)
+        if unknown is not None:
+            writer.add_uint32("edgespec.unknown_token", unknown)
+        if change:
+            change(writer)
+
+    return write_gguf(path, tokens=None, embedding=(rows or len(table), WIDTH), change=keys)
+
+
+def eagle(path, *, d2t=(3, 5, 9), without=(), change=None, layers=(0, 1, 2), **values):
+    """A head for targets of 16 tokens; tensors as a dictionary of names and shapes, or arrays."""
+    tensors = {
+        "fc.weight": (WIDTH, 3 * WIDTH),
+        "d2t": None if d2t is None else np.asarray(d2t, np.int64),
+        "output.weight": (len(d2t if d2t is not None else WORDS), WIDTH),
+        **values.pop("tensors", {}),
+    }
+
+    def keys(writer):
+        if layers is not None:
+            writer.add_array("eagle3.target_layers", layers)
+        for name, value in tensors.items():
+            if value is not None and name not in without:
+                array = np.zeros(value, np.float32) if isinstance(value, tuple) else value
+                writer.add_tensor(name, array)
+        if change:
+            change(writer)
+
+    values = {"target_hidden_size": WIDTH, **values}
+    return write_gguf(path, arch="eagle3", change=keys, without=without, **values)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "draft.gguf"
+
+
+@pytest.fixture
+def target(make_gguf):
+    def make(**options):
+        return read_header(make_gguf(block_count=4, **options))
+
+    return make
+
+
+# -- a reduced vocabulary -----------------------------------------------------------------------
+
+
+def test_a_reduced_vocabulary_is_read(path, target):
+    header = read_header(reduced(path))
+    assert header.reduced.target_ids.tolist() == TABLE
+    assert (header.reduced.unknown, header.reduced.known) == (2, 4)
+    assert header.vocabulary_size == 6
+    assert header.tokens() == []
+    assert header.eagle is None
+    pairing = check_pairing(target(), header)
+    assert pairing.shared_vocabulary == 4
+    assert pairing.reason == "it has 4 of the target's 16 tokens"
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"size": 7}, "has 6 entries for 7 tokens"),
+        ({"size": None}, "no llama.vocab_size"),
+        ({"table": [3, 5, -2, 9, 15, -1]}, "has the entry -2"),
+        ({"table": [3, 5, -1, 3, 15, -1]}, "names a token twice"),
+        ({"table": [-1] * 6}, "names no token"),
+        ({"table": [3, 5, -1, 1 << 30, 15, -1]}, "does not exist"),
+        ({"item": gguf.GGUFValueType.FLOAT32}, "not a list of 32-bit integers"),
+        ({"item": gguf.GGUFValueType.INT64}, "not a list of 32-bit integers"),
+        ({"unknown": 6}, "from 0 to 5"),
+        ({"unknown": 0}, "stands for a token of the target"),
+        ({"unknown": None}, "no edgespec.unknown_token"),
+        ({"model": "gpt2"}, "a tokenizer of its own"),
+        ({"model": None}, "a tokenizer of its own"),
+    ],
+)
+def test_a_reduced_vocabulary_that_makes_no_sense(path, changed, complaint):
+    with pytest.raises(ModelFileError, match=complaint):
+        read_header(reduced(path, **changed))
+
+
+def test_a_matrix_of_another_size(path):
+    with pytest.raises(ModelFileError, match=r"token_embd.weight is 8 x 5, .* say 8 x 6"):
+        read_header(reduced(path, rows=5))
+
+
+def test_a_reduced_vocabulary_of_another_target(path, target):
+    def made_for(writer):
+        writer.add_uint32("edgespec.target_vocabulary_size", 16)
+        writer.add_string("edgespec.target_tokens_sha256", target().tokens_sha256.upper())
+
+    header = read_header(reduced(path, change=made_for))
+    assert check_pairing(target(), header).shared_vocabulary == 4
+    with pytest.raises(PairingError, match="a target of 16 tokens, this one has 17"):
+        check_pairing(target(tokens=[*WORDS, "more"]), header)
+    with pytest.raises(PairingError, match="other tokens"):
+        check_pairing(target(tokens=[*WORDS[:-1], "other"]), header)
+    bare = read_header(reduced(path))
+    with pytest.raises(PairingError, match="proposes token 15, the target has 9"):
+        check_pairing(target(tokens=WORDS[:9]), bare)
+    with pytest.raises(PairingError, match="is a draft itself"):
+        check_pairing(bare, target())
+
+
+# -- EAGLE-3 heads ------------------------------------------------------------------------------
+
+
+def test_a_head_is_read(path, target):
+    header = read_header(eagle(path))
+    assert header.eagle.layers == (0, 1, 2)
+    assert header.eagle.target_width == WIDTH
+    assert header.eagle.target_ids.tolist() == [3, 5, 9]
+    assert not header.eagle.borrows_embedding
+    assert not header.eagle.borrows_output
+    assert "layers 0, 1, 2 and proposes 3 of its 16 tokens" in (
+        check_pairing(target(), header).reason
+    )
+    assert check_pairing(target(), header).shared_vocabulary == 16
+
+
+def test_a_head_may_use_the_targets_matrices(path, target):
+    header = read_header(eagle(path, d2t=None, without=("token_embd", "output.weight")))
+    assert header.eagle.borrows_embedding
+    assert header.eagle.borrows_output
+    assert "proposes 16" in check_pairing(target(), header).reason
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"d2t": (3, 5, 16)}, "d2t names a token that does not exist"),
+        ({"d2t": (3, 5, -1)}, "d2t names a token that does not exist"),
+        ({"d2t": (3, 5, 3)}, "d2t names a token twice"),
+        ({"tensors": {"d2t": np.array([3, 5, 9], np.int32)}}, "not a list of 64-bit"),
+        ({"tensors": {"d2t": np.array([[3, 5, 9]] * 2, np.int64)}}, "not a list of 64-bit"),
+        ({"tensors": {"d2t": np.array([3.0, np.nan, 9], np.float32)}}, "not a list of 64-bit"),
+        ({"tensors": {"output.weight": (4, WIDTH)}}, "output.weight is 8 x 4, .* be 8 x 3"),
+        ({"without": ("output.weight",)}, "d2t and no tensor output.weight"),
+        ({"without": ("fc.weight",)}, "no tensor fc.weight"),
+        ({"tensors": {"fc.weight": (WIDTH, 2 * WIDTH)}}, "fc.weight is 16 x 8"),
+        ({"target_hidden_size": 2 * WIDTH}, "fc.weight is 24 x 8, and should be 48 x 8"),
+        ({"layers": (0, 1)}, "does not name 3 layers"),
+        ({"layers": None}, "does not name 3 layers"),
+        ({"layers": ("0", "1", "2")}, "not a list of numbers"),
+        ({"layers": (0.0, 1.0, 2.0)}, "does not name 3 layers"),
+        ({"layers": (0, 1, -2)}, "out of range"),
+        ({"layers": (0, 1, 100_000)}, "out of range"),
+        ({"block_count": 2}, "block_count is 2"),
+        ({"embedding_length_out": 4}, "embedding_length_out"),
+        ({"embedding": (15, WIDTH)}, "token_embd.weight is 8 x 15"),
+        ({"without": ("target_hidden_size",)}, "no eagle3.target_hidden_size"),
+    ],
+)
+def test_a_head_that_makes_no_sense(path, changed, complaint):
+    with pytest.raises(ModelFileError, match=complaint):
+        read_header(eagle(path, **changed))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda w: w.add_key_length(4), "different lengths"),
+        (lambda w: (w.add_key_length(4), w.add_value_length(8)), "different lengths"),
+        (lambda w: w.add_layer_norm_rms_eps(float("nan")), "epsilon is nan"),
+        (lambda w: w.add_rope_freq_base(float("inf")), "freq_base is inf"),
+        (lambda w: w.add_rope_dimension_count(3), "cannot be rotated"),
+        (lambda w: (w.add_key_length(3), w.add_value_length(3)), "3 of 3 .* cannot be rotated"),
+    ],
+)
+def test_numbers_that_llama_cpp_does_not_look_at(path, change, complaint):
+    with pytest.raises(ModelFileError, match=complaint):
+        read_header(eagle(path, change=change))
+
+
+def test_a_head_of_another_target(path, target):
+    header = read_header(eagle(path, layers=(0, 1, 4)))
+    with pytest.raises(PairingError, match="input of layer 4, the target's layers are 0 to 3"):
+        check_pairing(target(), header)
+    header = read_header(eagle(path))
+    with pytest.raises(PairingError, match="token 7 is 'other' in the target"):
+        check_pairing(target(tokens=[*WORDS[:7], "other", *WORDS[8:]]), header)
+    wide = read_header(eagle(path, target_hidden_size=16, tensors={"fc.weight": (WIDTH, 3 * 16)}))
+    with pytest.raises(PairingError, match="of width 16, the target's have 8"):
+        check_pairing(target(), wide)
+    borrowing = read_header(eagle(path, d2t=None, without=("token_embd", "output.weight")))
+    with pytest.raises(PairingError, match="it has 16 tokens and the target 17"):
+        check_pairing(target(tokens=[*WORDS, "[PAD16]"]), borrowing)
