@@ -15,6 +15,7 @@ __all__ = ["measure_writing", "write_corpus"]
 
 _SHARD = 32  # conversations
 _PROBED = 8  # tokens of each sequence
+_ANSWERED = 0.75  # of the time; the rest goes into making up questions and reading prompts
 
 
 def write_corpus(
@@ -25,7 +26,7 @@ def write_corpus(
     answer: int,
     show: Callable[[int, float], None] = lambda tokens, seconds: None,
 ) -> None:
-    """Add conversations until the answers have `goal` tokens.
+    """Add conversations until the answers have `goal` tokens and one of them is held out.
 
     Args:
         answer: the most tokens of one.
@@ -37,7 +38,8 @@ def write_corpus(
     """
     pending: list[Written] = []
     have = before = corpus.answer_tokens
-    if have >= goal:
+    held_out = bool(corpus.part(held_out=True))
+    if have >= goal and held_out:
         return
     writer = Writer(context, prompts, corpus.next_number, answer)
     started = perf_counter()
@@ -45,24 +47,26 @@ def write_corpus(
         for written in writer.run():
             pending.append(written)
             have += len(written.tokens) - written.prompt
+            held_out = held_out or written.held_out
             if len(pending) == _SHARD:
                 with held_interrupts():
                     corpus.add(pending)
                     pending = []
-            speed = (have - before) / (perf_counter() - started)
-            show(have, max(0, goal - have) / speed)
-            if have >= goal:
+            done = have + writer.unfinished - before
+            left = max(0, goal - have - writer.unfinished)
+            show(have, left * (perf_counter() - started) / done)
+            if have >= goal and held_out:
                 return
     finally:
         corpus.add(pending)
 
 
 def measure_writing(context: ParallelContext, prompts: Prompts, answer: int) -> float:
-    """Tokens that are written in a second, from a short try whose text is thrown away."""
+    """Tokens of answers by the second, from a short try whose text is thrown away."""
     writer = Writer(context, prompts, 0, answer)
     step = iter(writer.steps())
     next(step)
     before, started = writer.written, perf_counter()
     for _ in range(_PROBED):
         next(step)
-    return (writer.written - before) / (perf_counter() - started)
+    return _ANSWERED * (writer.written - before) / (perf_counter() - started)

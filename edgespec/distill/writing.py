@@ -82,7 +82,13 @@ class Writer:
             context.share(opening[:-1])
         self._q = np.zeros(vocabulary.size, np.float32)
         self._workspace = make_workspace(vocabulary.size, context.longest)
+        self._slots: list[_Slot] = []
         self.written = 0  # tokens, questions included
+
+    @property
+    def unfinished(self) -> int:
+        """Tokens of answers that are being written."""
+        return sum(slot.length - slot.prompt for slot in self._slots if slot.prompt)
 
     def run(self) -> Iterator[Written]:
         """Conversations as they are finished, without an end.
@@ -97,7 +103,7 @@ class Writer:
     def steps(self) -> Iterator[list[Written]]:
         """The same after every evaluation: what was finished by it."""
         sequences = np.arange(self._context.sequences, dtype=np.int32)
-        slots = [self._ask(int(sequence)) for sequence in sequences]
+        slots = self._slots = [self._ask(int(sequence)) for sequence in sequences]
         while True:
             last = np.array([slot.history[slot.length - 1] for slot in slots], np.int32)
             rows = self._context.step(sequences, last)

@@ -1,5 +1,7 @@
 """Files that are a draft for one target: what is read of them, and what is refused unopened."""
 
+from dataclasses import replace
+
 import gguf
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from edgespec.errors import ModelFileError, PairingError
 from edgespec.registry.header import read_header
 from edgespec.registry.pairing import check_pairing
+from edgespec.runtime.memory import estimate
 from tests.registry.conftest import WIDTH, WORDS, write_gguf
 
 INT32, ARRAY = gguf.GGUFValueType.INT32, gguf.GGUFValueType.ARRAY
@@ -141,6 +144,17 @@ def test_a_head_is_read(path, target):
         check_pairing(target(), header).reason
     )
     assert check_pairing(target(), header).shared_vocabulary == 16
+
+
+def test_memory_of_a_head_includes_its_targets_features(path):
+    def compute(header, context):
+        return estimate(
+            header, context=context, batch=4, outputs=4, flash_attention=True, repack=False
+        ).compute
+
+    header = read_header(eagle(path))
+    features = compute(header, 1000) - compute(replace(header, eagle=None), 1000)
+    assert features == 4 * (3 * WIDTH * 1256 + 4 * 16)
 
 
 def test_a_head_may_use_the_targets_matrices(path, target):

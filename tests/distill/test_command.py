@@ -1,0 +1,117 @@
+"""`edgespec distill` from a target to a measured draft; interrupted, and gone on with."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
+from edgespec.backend import capabilities
+from edgespec.cli.main import main
+from edgespec.registry.header import read_header
+
+PLAN = {"hours": 1.0, "writing_rate": 1000.0, "training_rate": 2000.0, "tokens": 3000, "steps": 30}
+
+
+def planned(work: Path, kind: str, **changes: Any) -> list[str]:
+    """Arguments of a small run: the plan of a work folder holds for the same hours."""
+    folder = work / f"{kind}-128"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "plan.json").write_text(json.dumps({**PLAN, **changes}))
+    return ["--kind", kind, "--hours", "1", "--vocabulary", "128", "--work", str(work)]
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["distill", *words])
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize("kind", ["tiny", "eagle3"])
+def test_from_a_target_to_a_draft(
+    kind: str, toy_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if kind == "eagle3" and not capabilities().eagle:
+        pytest.skip("this build of llama.cpp cannot run EAGLE-3 heads")
+    output = tmp_path / "draft.gguf"
+    options = planned(tmp_path / "work", kind)
+    assert run(str(toy_target), "-o", str(output), "--threads", "1", *options) == 0
+    said = capsys.readouterr().out
+    assert "write 3,000 tokens" in said and "of held-out answers" in said
+    assert "c 0." in said or "c 1" in said
+    record = json.loads(output.with_suffix(".json").read_text())
+    assert record["target_sha256"] and len(record["v"]) == 8
+    assert {entry["format"] for entry in record["formats"]} == {"Q8_0", "Q4_0"}
+    assert all(0 < entry["alpha_sampled"][0] < 1 for entry in record["formats"])
+    header = read_header(output)
+    assert header.eagle if kind == "eagle3" else header.reduced
+
+    # Whatever it has learned, it changes nothing.
+    answers = []
+    for draft in ("none", str(output)):
+        choices = EngineOptions(draft=draft, k=3 if draft != "none" else None, threads=1)
+        with Engine(toy_target, choices) as engine:
+            sampling = SamplingParameters(temperature=0.0)
+            stream = engine.generate("Some text", sampling, GenerationLimits(max_tokens=40))
+            answers.append(stream.result.tokens)
+    assert answers[0] == answers[1]
+
+
+def test_an_interruption(toy_target: Path, tmp_path: Path) -> None:
+    work, output = tmp_path / "work", str(tmp_path / "draft.gguf")
+    words = [str(toy_target), "-o", output, "--threads", "1"]
+    words += planned(work, "tiny", tokens=10**7)
+    command = [sys.executable, "-m", "edgespec", "distill", *words]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "Ctrl-C" in line:
+                break
+        while not list((work / "text").glob("shard-*")):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "the same command goes on" in complaint and "Traceback" not in complaint
+    assert not list((work / "text").glob("*.partial"))
+
+
+def test_calls_that_are_wrong(
+    toy_target: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target, output = str(toy_target), str(tmp_path / "d.gguf")
+    for words, message in (
+        ((target, "-o", str(tmp_path / "d.bin")), ".gguf"),
+        ((target, "-o", output, "--vocabulary", "3"), "64 or more"),
+        ((target, "-o", output, "--hours", "0"), "hours is 0"),
+        ((target, "-o", output, "--data", str(tmp_path / "none.txt")), "cannot read"),
+        ((str(tmp_path / "none.gguf"), "-o", output), "none.gguf"),
+    ):
+        assert run(*words) == 2
+        assert message in capsys.readouterr().err.strip().splitlines()[-1]
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "torch" else find(name)
+    )
+    assert run(target, "-o", output) == 1
+    assert "pip install 'edgespec[distill]'" in capsys.readouterr().err
