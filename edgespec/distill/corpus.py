@@ -15,6 +15,7 @@ __all__ = ["measure_writing", "write_corpus"]
 
 _SHARD = 32  # conversations
 _PROBED = 8  # tokens of each sequence
+_ELSEWHERE = 1 << 40  # a number no text gets to: the try must not use up its prompts
 _ANSWERED = 0.75  # of the time; the rest goes into making up questions and reading prompts
 
 
@@ -63,7 +64,7 @@ def write_corpus(
 
 def measure_writing(context: ParallelContext, prompts: Prompts, answer: int) -> float:
     """Tokens of answers by the second, from a short try whose text is thrown away."""
-    writer = Writer(context, prompts, 0, answer)
+    writer = Writer(context, prompts, _ELSEWHERE, answer)
     step = iter(writer.steps())
     next(step)
     before, started = writer.written, perf_counter()

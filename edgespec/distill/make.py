@@ -42,7 +42,7 @@ __all__ = ["Report", "Request", "make_draft"]
 _SEQUENCES = 24
 _LENGTH = 512  # tokens of a conversation
 _ANSWER = 320
-_EVALUATED, _PROVED = 8, 32  # held-out batches, while training and at the end
+_EVALUATED, _PROVED = 4, 32  # held-out batches, while training and at the end
 _SAMPLE = 4096  # states that the output matrix is narrowed for
 _TRAINING_BYTES = 1 << 30
 
@@ -96,8 +96,9 @@ def make_draft(request: Request, report: Report, *, only_plan: bool = False) -> 
     run = _Run(request, report)
     plan = run.write(only_plan)
     if plan is not None:
+        trained = run.train(plan)
         report.now("measuring the draft")
-        for line in finish(run.train(plan), request.output, request.threads):
+        for line in finish(trained, request.output, request.threads):
             report.line(line)
 
 
@@ -124,12 +125,6 @@ class _Run:
         self._report.now("opening the target")
         with ExitStack() as stack:
             model = stack.enter_context(Model(request.target))
-            context = stack.enter_context(
-                ParallelContext(
-                    model, _SEQUENCES, _LENGTH, threads=request.threads, layers=self._layers
-                )
-            )
-            self._check_logits(context)
             template = None
             if self._header.chat_template:
                 template = ChatTemplate.from_model(self._header, model.vocabulary)
@@ -138,13 +133,19 @@ class _Run:
             width = model.embedding_length
             facts = CorpusFacts(self._sha256, width, self._layers, prompts.description)
             self._corpus = Corpus(request.work / "text", facts)
+            # Text that was begun with features goes on with them.
+            layers = self._corpus.facts.layers
+            context = stack.enter_context(
+                ParallelContext(model, _SEQUENCES, _LENGTH, threads=request.threads, layers=layers)
+            )
+            self._check_logits(context)
             prompts.remember(self._corpus)
             plan = make_plan(
                 self._folder / "plan.json", request.hours, lambda: self._rates(context, prompts)
             )
             have = self._corpus.answer_tokens
             missing = max(0, plan.tokens - have)
-            disk = require_disk(request.work, missing, width, len(self._corpus.facts.layers))
+            disk = require_disk(request.work, missing, width, len(layers))
             self._announce(plan, missing, disk)
             if only_plan:
                 return None

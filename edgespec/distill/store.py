@@ -139,6 +139,8 @@ class Corpus:
         """
         if not written:
             return
+        layered = self.facts.width * len(self.facts.layers)
+        assert all(w.layers.shape[1] == layered for w in written)
         path = self.folder / f"shard-{len(self._arrays):06d}"
         partial = path.with_suffix(".partial")
         partial.mkdir()

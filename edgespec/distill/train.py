@@ -91,7 +91,7 @@ class Trainer:
         folder: Path,
         show: Callable[[State], None] = lambda state: None,
         *,
-        evaluate_every: float = 60.0,
+        evaluate_every: float = 120.0,
         save_every: float = 120.0,
     ) -> None:
         self.draft, self.schedule = draft, schedule
@@ -195,13 +195,10 @@ class Trainer:
         state = self._read("latest.pt")
         if state is None:
             return
-        if state["steps"] != self.schedule.steps:
+        begun = Schedule(state["steps"], self.schedule.rate).decay_from
+        if state["steps"] < self.schedule.steps and state["step"] > begun:
             # The schedule has become longer: what the decay of the shorter one did is undone.
-            begun = Schedule(state["steps"], self.schedule.rate).decay_from
-            if state["step"] > min(begun, self.schedule.decay_from):
-                state = self._read("plateau.pt")
-            if state is None or state["step"] > self.schedule.steps:
-                return
+            state = self._read("plateau.pt") or state
         self.draft.load_state_dict(state["draft"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.step, self.tokens, self.curve = state["step"], state["tokens"], state["curve"]

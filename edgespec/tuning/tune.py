@@ -104,19 +104,20 @@ class _Tuner:
         self._started = perf_counter()
         self._trials: dict[Setting, Trial] = {}
         self._notes: list[str] = []
-        busy = psutil.getloadavg()[0]
-        if busy > _BUSY * (psutil.cpu_count() or 1):
+        load = psutil.getloadavg()[0]
+        self._busy = load > _BUSY * (psutil.cpu_count() or 1)
+        if self._busy:
             # Beside other programs fewer threads look better than they are without those.
             self._counts = [work.threads]
             self._notes.append(
-                f"this machine was busy (load average {busy:.1f}), so that numbers of threads "
-                "were not compared: tune again when it is not"
+                f"this machine was busy (load average {load:.1f}), so that the usual setting was "
+                "kept: tune again when it is not"
             )
 
     def run(self) -> Tuning:
         """Compare, choose, and measure the chosen setting at length."""
         self._compare()
-        chosen, reason = choose(list(self._trials.values()), self._work.mix)
+        chosen, reason = self._choose()
         drafts = self._drafts(chosen.setting) if self._work.draft else []
         other = self._measure_other(chosen)
         figures = self._measure_chosen(chosen)
@@ -130,6 +131,12 @@ class _Tuner:
             self._notes,
             self._elapsed,
         )
+
+    def _choose(self) -> tuple[Trial, str]:
+        if self._busy:
+            usual = self._trials[Setting(self._work.threads, False, True)]
+            return usual, "the usual one: a busy machine says little of the others"
+        return choose(list(self._trials.values()), self._work.mix)
 
     @property
     def _elapsed(self) -> float:

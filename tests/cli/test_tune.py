@@ -146,3 +146,11 @@ def test_ctrl_c_leaves_nothing_behind(default_model: Path, tmp_path: Path) -> No
     assert process.returncode == 130
     assert errors.decode().strip() == "edgespec: interrupted"
     assert not (tmp_path / "measurements").exists()
+
+
+def test_a_busy_machine_changes_nothing(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.getloadavg", lambda: (1000.0, 1000.0, 1000.0))
+    facts = json.loads(command("--seconds", "5", "--json").stdout)
+    usual = {"threads": default_threads(), "flash_attention": False, "repack": True}
+    assert facts["best"] == usual
+    assert any("busy" in note for note in facts["notes"])

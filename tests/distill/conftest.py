@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-
-pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'edgespec[distill]'")
-
-import torch
 
 from edgespec.backend import Model, ParallelContext
 from edgespec.distill.batches import Batches
 from edgespec.distill.corpus import write_corpus
 from edgespec.distill.prompts import SelfPrompts
 from edgespec.distill.store import Corpus, CorpusFacts
-from edgespec.distill.teacher import Teacher
 from edgespec.distill.vocabulary import DraftVocabulary, choose_vocabulary
 from edgespec.distill.weights import TargetWeights
 from edgespec.registry.header import read_header
 from edgespec.templates import ChatTemplate
 from tests.distill.toy import WIDTH, write_toy
 
+if TYPE_CHECKING:
+    from edgespec.distill.teacher import Teacher
+
 LAYERS = (1, 2, 3)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +55,8 @@ def vocabulary(corpus: Corpus) -> DraftVocabulary:
 
 @pytest.fixture
 def teacher(weights: TargetWeights, vocabulary: DraftVocabulary) -> Teacher:
+    from edgespec.distill.teacher import Teacher
+
     return Teacher(weights, vocabulary)
 
 

@@ -11,12 +11,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.backend import capabilities
 from edgespec.cli.main import main
 from edgespec.registry.header import read_header
+from tests.distill.toy import WIDTH
+
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'edgespec[distill]'")
 
 PLAN = {"hours": 1.0, "writing_rate": 1000.0, "training_rate": 2000.0, "tokens": 3000, "steps": 30}
 
@@ -35,17 +39,27 @@ def run(*words: str) -> int:
     return int(ended.value.code or 0)
 
 
-@pytest.mark.parametrize("kind", ["tiny", "eagle3"])
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.mark.parametrize(("kind", "tokens"), [("eagle3", 3000), ("tiny", 5000)])
 def test_from_a_target_to_a_draft(
-    kind: str, toy_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str,
+    tokens: int,
+    work: Path,
+    toy_target: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     if kind == "eagle3" and not capabilities().eagle:
         pytest.skip("this build of llama.cpp cannot run EAGLE-3 heads")
     output = tmp_path / "draft.gguf"
-    options = planned(tmp_path / "work", kind)
+    options = planned(work, kind, tokens=tokens)
     assert run(str(toy_target), "-o", str(output), "--threads", "1", *options) == 0
     said = capsys.readouterr().out
-    assert "write 3,000 tokens" in said and "of held-out answers" in said
+    assert f"write {tokens:,} tokens" in said and "of held-out answers" in said
     assert "c 0." in said or "c 1" in said
     record = json.loads(output.with_suffix(".json").read_text())
     assert record["target_sha256"] and len(record["v"]) == 8
@@ -53,6 +67,11 @@ def test_from_a_target_to_a_draft(
     assert all(0 < entry["alpha_sampled"][0] < 1 for entry in record["formats"])
     header = read_header(output)
     assert header.eagle if kind == "eagle3" else header.reduced
+
+    # Text for the one kind is good for the other, also what was added for it.
+    shards = [np.load(path) for path in (work / "text").glob("shard-*/layers.npy")]
+    if kind == "tiny" and capabilities().eagle:
+        assert len(shards) > 1 and {array.shape[1] for array in shards} == {3 * WIDTH}
 
     # Whatever it has learned, it changes nothing.
     answers = []

@@ -117,7 +117,10 @@ def test_the_vocabulary_has_the_frequent_and_the_needed(corpus: Corpus) -> None:
     others = np.setdiff1d(np.arange(260), chosen.target_ids)
     kept = np.setdiff1d(chosen.target_ids, [rare])
     assert counts[kept].min() >= counts[others].max()
-    assert 0.0 < chosen.coverage < 1.0
+    held = np.concatenate(
+        [corpus.rows("tokens", c)[c.prompt :] for c in corpus.part(held_out=True)]
+    )
+    assert chosen.coverage == pytest.approx(np.isin(held, chosen.target_ids).mean())
     assert np.array_equal(chosen.to_draft[chosen.target_ids], np.arange(40))
     assert choose_vocabulary(corpus, 1000, 260, []).coverage == 1.0
 

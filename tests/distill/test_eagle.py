@@ -7,7 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+
+torch = pytest.importorskip(
+    "torch", reason="PyTorch is not installed: pip install 'edgespec[distill]'"
+)
 
 from edgespec.backend import Context, ContextOptions, HeadContext, Model, capabilities
 from edgespec.distill.batches import Batch, Batches

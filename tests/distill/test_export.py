@@ -6,7 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+
+torch = pytest.importorskip(
+    "torch", reason="PyTorch is not installed: pip install 'edgespec[distill]'"
+)
 
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.distill.export import Provenance, read_draft, write_draft

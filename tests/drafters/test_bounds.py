@@ -84,16 +84,17 @@ for k in (0, 1, 2, 8):
         policy, pace = AdaptivePolicy(costs, k), Pace(0.001, 0.001, k)
         longest = 0
         for cycle in range(30):
-            limit, depth = int(rng.integers(0, k + 1)), 20 * cycle
+            cheap = slope < 1.0  # and good: all of it is accepted
+            limit, depth = k if cheap else int(rng.integers(0, k + 1)), 20 * cycle
             allowance = policy.allowance(depth, limit)
             given = min(limit, cycle % 3)
             pace.rate(allowance, cycle)
             pace.begin(allowance, cycle, given)
             while pace.another():
-                pace.add(float(rng.random()))
+                pace.add(0.99 if cheap else float(rng.random()))
             count = pace.size
             longest = max(longest, count)
-            accepted = int(rng.integers(0, count + 1))
+            accepted = count if cheap else int(rng.integers(0, count + 1))
             pace.learn(accepted, count)
             policy.observe(Spent(depth, count + 1, count, accepted + 1, 0.001, seconds[count]))
         assert longest == k or slope == 1.0, "the full length was never tried"
