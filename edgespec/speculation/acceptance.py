@@ -29,10 +29,9 @@ def _rejection_step(
     """The token to emit for a proposal: the proposal itself, or its replacement.
 
     Accept with min(1, p/q); otherwise draw from the residual (Leviathan et al. 2023, section 2.3;
-    Chen et al. 2023, algorithm 2). An empty q stands for a one-hot q.
+    Chen et al. 2023, algorithm 2).
     """
-    q_proposal = 1.0 if len(q) == 0 else q[proposal]
-    if uniform(seed, position, PURPOSE_ACCEPT) * q_proposal < p[proposal]:
+    if uniform(seed, position, PURPOSE_ACCEPT) * q[proposal] < p[proposal]:
         return proposal
     replacement = draw_residual(p, q, proposal, tokens, count, seed, position)
     if replacement >= 0:
@@ -59,6 +58,8 @@ def verify_chain(
 
     The proposals are ``history[length:length + k]``. Position i has its own prefix
     ``history[:length + i]``, so penalties see what was proposed before it in the same block.
+    A proposal that was not drawn (one-hot q) is accepted if p's own draw is the same token: as
+    probable as by the rejection rule, and the text is the one plain decoding with that seed gives.
     Mirostat's mu advances over the emitted tokens, each with the p it was drawn from, and is
     committed with them: it is then what plain decoding would have.
 
@@ -90,9 +91,9 @@ def verify_chain(
         if count <= 0:
             return BROKEN_LOGITS if count < 0 else NOTHING_ALLOWED
         proposal = history[length + i] if i < k else -1
-        if rule == ACCEPT_REJECTION and i < k:
-            row = q[i] if len(q) > 0 else q.reshape(-1)
-            token = _rejection_step(p, row, proposal, workspace.tokens, count, seed, position)
+        drawn = i < len(q) and i < k and q[i, proposal] < 1.0
+        if rule == ACCEPT_REJECTION and drawn:
+            token = _rejection_step(p, q[i], proposal, workspace.tokens, count, seed, position)
         else:
             token = choose(p, workspace.tokens, count, rule, seed, position, PURPOSE_TARGET)
         out[i] = token

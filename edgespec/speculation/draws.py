@@ -97,7 +97,7 @@ def draw_residual(
 
     Args:
         p: float32 (n_vocab,).
-        q: float32 (n_vocab,), or empty for a one-hot q at `rejected`.
+        q: float32 (n_vocab,).
         rejected: the proposal that was rejected; it has no residual mass.
         tokens, count: the support of p.
 
@@ -105,12 +105,11 @@ def draw_residual(
         The token; -1 if the residual has no mass, which only rounding can bring about: p and q
         are then equal and the caller accepts.
     """
-    one_hot = len(q) == 0
     total = 0.0
     for i in range(count):
         token = tokens[i]
         if token != rejected:
-            total += p[token] if one_hot else max(p[token] - q[token], 0.0)
+            total += max(p[token] - q[token], 0.0)
     if total <= 0.0:
         return -1
     goal = uniform(seed, position, PURPOSE_TARGET) * total
@@ -119,7 +118,7 @@ def draw_residual(
         token = int(tokens[i])
         if token == rejected:
             continue
-        weight = p[token] if one_hot else max(p[token] - q[token], 0.0)
+        weight = max(p[token] - q[token], 0.0)
         if weight > 0.0:
             mass += weight
             last = token
