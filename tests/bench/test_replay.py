@@ -27,6 +27,14 @@ SAMPLINGS = {
 Record = Callable[..., list[Any]]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What earlier generations taught prompt lookup would change what it proposes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGESPEC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def record(default_model: Path, tmp_path: Path) -> Iterator[Record]:
     """Generations read back from the trace of a real run."""
@@ -69,7 +77,7 @@ def test_prompt_lookup_at_the_recorded_k_is_what_was_recorded(
         accepted += sum(outcome.accepted)
         rejected += sum(outcome.proposed) - sum(outcome.accepted)
     assert accepted > 0
-    assert rejected > 0
+    assert rejected > 0 or k == 1  # one token is proposed where it is most credible
 
 
 def test_a_draft_read_along_the_text_agrees_where_the_trace_has_seen_it(
@@ -151,8 +159,11 @@ def test_regret_is_against_the_fixed_policy_that_was_best(tmp_path: Path) -> Non
     assert policies["plain"]["regret"] == pytest.approx(policies["recorded"]["regret"])
     assert policies["ngram k=1"]["regret"] == 0.0
     # Two tokens for 1.5 evaluations and their share of the rest, on most of the way.
-    assert 1.15 < policies["ngram k=1"]["ratio_to_plain"] < 2 * 1.5 / (1.5 + 2 * 0.5)
-    assert 1.0 < policies["adaptive"]["ratio_to_plain"] <= policies["ngram k=1"]["ratio_to_plain"]
+    most = 2 * 1.5 / (1.5 + 2 * 0.5)
+    assert 1.15 < policies["ngram k=1"]["ratio_to_plain"] < most
+    # It may do better than any fixed number: plainly at first, and copying from then on.
+    assert 0.95 * policies["ngram k=1"]["ratio_to_plain"] < policies["adaptive"]["ratio_to_plain"]
+    assert policies["adaptive"]["ratio_to_plain"] < most
 
 
 def test_a_torn_line_and_what_follows_a_shift_are_left_out(

@@ -111,11 +111,20 @@ def test_the_refined_costs_are_used_and_never_replaced(
     assert achieved.seconds > 0
 
 
+def cut(largest: int, seconds: float) -> SettingFigures:
+    return figures(
+        sizes=SIZES[:largest],
+        seconds=[[seconds] * largest] * 2,
+        switch_s=[0.001] * largest,
+        identical=largest,
+    )
+
+
 def test_a_longer_block_than_was_tuned_is_looked_up_elsewhere(
     default_model: Path, open_tuned: Open
 ) -> None:
-    short = figures(sizes=SIZES[:12], seconds=[[0.01] * 12] * 2)
-    long = figures(sizes=SIZES[:20], seconds=[[0.02] * 20] * 2)
+    short = cut(12, 0.01)
+    long = cut(20, 0.02)
     store_setting(default_model, short, tuned=True)
     assert find_setting(default_model, short.name, 13) is None
     store_setting(default_model, long)
