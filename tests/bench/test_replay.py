@@ -28,7 +28,9 @@ Record = Callable[..., list[Any]]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def nothing_learned(
+    default_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
     """What earlier generations taught prompt lookup would change what it proposes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGESPEC_CACHE", str(tmp_path_factory.mktemp("cache")))
