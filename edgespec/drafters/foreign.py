@@ -14,7 +14,6 @@ from edgespec.drafters.retokenized import RetokenizedText
 from edgespec.drafters.running import ContextDrafter
 from edgespec.drafters.shared_tokens import SharedTokens
 from edgespec.drafters.stepping import draft_token
-from edgespec.errors import NumericalError
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import is_greedy
 from edgespec.speculation.settings import DrawSettings
@@ -148,8 +147,5 @@ class ForeignDrafter(ContextDrafter):
         self._cached += pending  # before the call: what it leaves in the cache is a prefix of it
         logits = self.context.evaluate(np.array(pending, np.int32), 1)[0]
         if not np.isfinite(logits.max()):
-            raise NumericalError(
-                f"the draft {self.context.model.path.name} produced NaN or infinite logits: "
-                "the file may be damaged; use another --draft"
-            )
+            raise self.broken()
         self._logits[self._shared.target] = logits[self._shared.draft]

@@ -22,20 +22,10 @@ class ModelDrafter(SteppingDrafter):
     Args:
         context: an open context of the draft; closed with the drafter.
         target_vocabulary: number of the target's tokens, the width of q.
-        shared_vocabulary: the first so many tokens mean the same in both; the rest is padding.
+        width: the first so many tokens mean the same in both; the rest is padding.
         budget: the most tokens one `propose` may be asked for.
         pace: decides how many are drafted.
     """
-
-    def __init__(
-        self,
-        context: Context,
-        target_vocabulary: int,
-        shared_vocabulary: int,
-        budget: int,
-        pace: Pace,
-    ) -> None:
-        super().__init__(context, target_vocabulary, shared_vocabulary, budget, pace)
 
     def missing(self, length: int) -> int:
         """Tokens that its cache lacks, but for the last."""

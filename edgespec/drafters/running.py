@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edgespec.backend import Context
 from edgespec.drafters.pace import Pace
+from edgespec.errors import NumericalError
 
 __all__ = ["ContextDrafter"]
 
@@ -13,6 +14,13 @@ class ContextDrafter:
 
     context: Context
     pace: Pace
+
+    def broken(self) -> NumericalError:
+        """The error to raise when the draft's logits are NaN or +inf."""
+        return NumericalError(
+            f"the draft {self.context.model.path.name} produced NaN or infinite logits: "
+            "the file may be damaged; use another --draft"
+        )
 
     def cancel(self) -> None:
         """Stop the draft's running evaluation."""

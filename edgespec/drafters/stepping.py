@@ -13,7 +13,6 @@ from edgespec.drafters.allowance import Allowance
 from edgespec.drafters.pace import Pace
 from edgespec.drafters.protocol import Float32Array, Int32Array, Proposal
 from edgespec.drafters.running import ContextDrafter
-from edgespec.errors import NumericalError
 from edgespec.sampling.filters import Workspace, distribution, make_workspace
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import is_greedy
@@ -199,10 +198,7 @@ class SteppingDrafter(ContextDrafter, ABC):
         if token >= 0:
             self.pace.add(confidence)
         elif not np.isfinite(logits.max()):
-            raise NumericalError(
-                f"the draft {self.context.model.path.name} produced NaN or infinite logits: "
-                "the file may be damaged; use another --draft"
-            )
+            raise self.broken()
         return token
 
     def learn(self, accepted: int, judged: int) -> None:

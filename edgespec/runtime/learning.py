@@ -11,7 +11,6 @@ from edgespec.tuning.profile import Usage, load_profile
 
 __all__ = ["doubtful", "remember"]
 
-
 _ENOUGH_CYCLES = 50
 _MOST_DRIFT = 0.5  # in log: the machine is 1.65 times as fast or slow as when it was measured
 

@@ -202,8 +202,10 @@ def _choose(
             outputs=effort.largest,
         )
         with Context(model, tried) as context:
-            if load_setting(context, effort.needed) is None:
-                warm_up()  # a compiler at work beside it would be measured too
+            stored = load_setting(context, effort.needed)
+            if stored is not None:
+                return stored
+            warm_up()  # a compiler at work beside it would be measured too
             return measure_setting(context, effort)
 
     if options.flash_attention is not None or options.kv_type == "q8_0":
