@@ -51,7 +51,7 @@ PROMPTS = {
 
 def decode(engine: Engine, prompt: str, count: int) -> tuple[tuple[int, ...], float, Any]:
     """Tokens, tokens per second of decoding, statistics."""
-    text = engine.template().render([{"role": "user", "content": prompt}])
+    text = engine.template.render([{"role": "user", "content": prompt}])
     engine.target.clear()
     engine.drafter.rewind(0)
     engine.decoder.length = 0

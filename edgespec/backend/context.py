@@ -240,22 +240,30 @@ class Context(Closing):
         lib.llama_memory_seq_rm(self._memory, destination, -1, -1)
         lib.llama_memory_seq_cp(self._memory, source, destination, -1, -1)
 
-    def save_state(self) -> bytes:
-        """The cache of sequence 0 as bytes, for `restore_state` of the same model and build."""
-        size = lib.llama_state_seq_get_size(self.pointer, 0)
-        buffer = (ctypes.c_uint8 * size)()
-        written = lib.llama_state_seq_get_data(self.pointer, buffer, size, 0)
-        return bytes(memoryview(buffer)[:written])
+    def state_size(self) -> int:
+        """Bytes that `save_state` would take."""
+        return int(lib.llama_state_seq_get_size(self.pointer, 0))
 
-    def restore_state(self, state: bytes) -> None:
+    def save_state(self) -> npt.NDArray[np.uint8]:
+        """The cache of sequence 0, uint8 (bytes,): for `restore_state` of the same model and build.
+
+        Raises:
+            BackendError: llama.cpp could not copy it.
+        """
+        state = np.empty(self.state_size(), np.uint8)
+        written = lib.llama_state_seq_get_data(self.pointer, _bytes(state), len(state), 0)
+        if written != len(state):
+            raise BackendError("llama.cpp could not copy its cache")
+        return state
+
+    def restore_state(self, state: npt.NDArray[np.uint8]) -> None:
         """Replace the cache of sequence 0 by what `save_state` gave.
 
         Raises:
             BackendError: llama.cpp refused it; the cache is empty then.
         """
         self.clear()
-        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-        if lib.llama_state_seq_set_data(self.pointer, buffer, len(state), 0) == 0:
+        if lib.llama_state_seq_set_data(self.pointer, _bytes(state), len(state), 0) == 0:
             self.clear()
             raise BackendError("a saved cache does not belong to this model, build or context")
         self.length = self.native_length()
@@ -268,6 +276,10 @@ class Context(Closing):
         self._rows.clear()
         if pointer is not None:
             lib.llama_free(pointer)
+
+
+def _bytes(array: npt.NDArray[np.uint8]) -> Any:
+    return ctypes.cast(array.ctypes.data, ctypes.POINTER(ctypes.c_uint8))
 
 
 def _check(options: ContextOptions) -> None:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from edgespec.chat.characters import printable
 from edgespec.runtime.decoder import Origin
-from edgespec.runtime.stream import Piece
+from edgespec.runtime.piece import Piece
 
 __all__ = ["ORIGIN_STYLES", "OriginPrinter"]
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from edgespec.chat.characters import printable
 from edgespec.chat.origins import OriginPrinter
 from edgespec.chat.view import MarkdownView, plain_view
-from edgespec.runtime.stream import Piece
+from edgespec.runtime.piece import Piece
 
 __all__ = ["Screen"]
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from edgespec.chat.characters import printable
 from edgespec.chat.markdown import MarkdownLines, split_finished
-from edgespec.runtime.stream import Piece
+from edgespec.runtime.piece import Piece
 
 __all__ = ["MarkdownView", "plain_view"]
 

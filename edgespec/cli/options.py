@@ -107,6 +107,14 @@ def engine_options(function: Function) -> Function:
         ),
         click.option("--offline", is_flag=True, help="Never download anything."),
         click.option(
+            "--prompt-cache",
+            type=int,
+            default=512,
+            show_default=True,
+            metavar="MIB",
+            help="Memory for caches of other conversations; 0 for none.",
+        ),
+        click.option(
             "--trace",
             metavar="FILE",
             help="Append a JSON line for every cycle; it holds prompts and answers.",
@@ -183,6 +191,7 @@ def make_engine_options(values: dict[str, Any]) -> EngineOptions:
         kv_type=values.pop("kv_type"),
         offline=values.pop("offline"),
         exact=values.pop("exact"),
+        prompt_cache=values.pop("prompt_cache"),
         trace=None if (trace := values.pop("trace")) is None else Path(trace),
     )
 

@@ -24,7 +24,8 @@ from edgespec.speculation.settings import draw_settings
 
 if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine
-    from edgespec.runtime.stream import Piece, Result, Stream
+    from edgespec.runtime.piece import Piece
+    from edgespec.runtime.stream import Result, Stream
 
 __all__ = ["run"]
 
@@ -92,7 +93,7 @@ def _write(piece: Piece) -> None:
 
 def _render(engine: Engine, system: str | None, prompt: str) -> str:
     messages = [{"role": "system", "content": system}] if system else []
-    return engine.template().render([*messages, {"role": "user", "content": prompt}])
+    return engine.template.render([*messages, {"role": "user", "content": prompt}])
 
 
 def _read_grammar(grammar: str | None, schema: str | None) -> str | None:

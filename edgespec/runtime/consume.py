@@ -5,11 +5,14 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from edgespec.runtime.stream import Piece, Result
+from edgespec.runtime.piece import Piece
 
-__all__ = ["Cancellable", "consume"]
+if TYPE_CHECKING:
+    from edgespec.runtime.stream import Result
+
+__all__ = ["Cancellable", "consume", "run_beside"]
 
 
 class Cancellable(Protocol):
@@ -35,16 +38,7 @@ def consume(stream: Cancellable, show: Callable[[Piece], None]) -> Result:
     """
     pieces: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
 
-    def work() -> None:
-        try:
-            for piece in stream:
-                pieces.put(piece)
-        except BaseException as error:
-            pieces.put(error)
-        pieces.put(None)
-
-    worker = threading.Thread(target=work, daemon=True)
-    worker.start()
+    worker = run_beside(stream, pieces.put)
     try:
         _drain(pieces, show)
     except KeyboardInterrupt:
@@ -56,6 +50,25 @@ def consume(stream: Cancellable, show: Callable[[Piece], None]) -> Result:
     finally:
         worker.join()
     return stream.result
+
+
+def run_beside(
+    stream: Cancellable, put: Callable[[Piece | BaseException | None], object]
+) -> threading.Thread:
+    """Run a stream in a thread of its own: `put` gets its pieces, its error if any, then None."""
+
+    def work() -> None:
+        try:
+            for piece in stream:
+                put(piece)
+        except BaseException as error:
+            put(error)
+        put(None)
+
+    # Not waited for at exit: an engine is closed there, which ends what still runs.
+    worker = threading.Thread(target=work, name="edgespec-generation", daemon=True)
+    worker.start()
+    return worker
 
 
 def _drain(

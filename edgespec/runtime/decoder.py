@@ -8,6 +8,7 @@ same way, so that its first answer token comes from the same kind of evaluation 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from enum import Enum
 from time import perf_counter
 from typing import NamedTuple
@@ -19,6 +20,8 @@ from edgespec.backend import Context
 from edgespec.drafters import Drafter
 from edgespec.errors import ContextFullError, NumericalError, UsageError
 from edgespec.runtime.constraint import Constraint
+from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
+from edgespec.runtime.prefixes import PrefixCache
 from edgespec.runtime.statistics import Statistics
 from edgespec.runtime.trace import GenerationTrace
 from edgespec.sampling.filters import make_workspace
@@ -28,7 +31,10 @@ from edgespec.tuning.controller import FixedPolicy, Policy, Spent
 
 _log = logging.getLogger("edgespec.decoder")
 
-__all__ = ["Cycle", "Decoder", "Origin"]
+__all__ = ["Cycle", "Decoder", "Origin", "PrefillProgress"]
+
+PrefillProgress = Callable[[int, int], None]
+"""Called with the tokens of a prompt that were read, and how many there are to read."""
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
@@ -44,10 +50,11 @@ class Origin(str, Enum):
 
 
 class Cycle(NamedTuple):
-    """What one cycle emitted: tokens and where each came from."""
+    """What one cycle emitted: tokens, where each came from, and how likely it was if asked."""
 
     tokens: list[int]
     origins: list[Origin]
+    logprobs: list[TokenLogprobs] | None = None
 
 
 class Decoder:
@@ -58,12 +65,19 @@ class Decoder:
         drafter: proposes; not closed here.
         k: the most proposals of a cycle, 0 or more.
         policy: bounds what each cycle proposes; without it k wherever the drafter has as many.
+        prefixes: keeps what the target's cache held when another text takes its place.
     """
 
     def __init__(
-        self, target: Context, drafter: Drafter, k: int, policy: Policy | None = None
+        self,
+        target: Context,
+        drafter: Drafter,
+        k: int,
+        policy: Policy | None = None,
+        prefixes: PrefixCache | None = None,
     ) -> None:
         self.policy = policy or FixedPolicy(k)
+        self.prefixes = prefixes or PrefixCache(0)
         self.target = target
         self.drafter = drafter
         self.k = k
@@ -78,6 +92,12 @@ class Decoder:
         self._settings: DrawSettings | None = None
         self._constraint: Constraint | None = None
         self._trace: GenerationTrace | None = None
+        self._logprobs: LogprobReader | None = None
+
+    @property
+    def held(self) -> Int32Array:
+        """The tokens that the target's cache holds, a view."""
+        return self.history[: self.target.length]
 
     @property
     def room(self) -> int:
@@ -91,11 +111,14 @@ class Decoder:
         statistics: Statistics,
         constraint: Constraint | None = None,
         trace: GenerationTrace | None = None,
+        logprobs: LogprobReader | None = None,
+        progress: PrefillProgress | None = None,
     ) -> None:
         """Start, or go on with, a generation after `tokens`.
 
         What the caches share with them is reused; `statistics` is added to from here on, and
-        what is emitted obeys the constraint. Every cycle is told to `trace`.
+        what is emitted obeys the constraint. Every cycle is told to `trace`, and tells how likely
+        its tokens were if there is a reader for that.
 
         Raises:
             UsageError: no tokens, or a biased token that does not exist.
@@ -104,21 +127,20 @@ class Decoder:
         """
         self._check(tokens, settings)
         started = perf_counter()
-        shared = self._shared_prefix(tokens)
-        self.target.truncate(shared)
-        self.drafter.rewind(shared)
+        self.drafter.rewind(self.prefixes.switch(self.target, self.held, tokens))
         self.history[: len(tokens)] = tokens
         self.length = len(tokens)
         self._settings = settings
         self._constraint = constraint
         self._trace = trace
+        self._logprobs = logprobs
         self.drafter.begin(settings)
         self.statistics = statistics
         statistics.reused_tokens += self.target.length
         _log.debug(
             "begins a prompt of %d tokens, %d of them cached", len(tokens), self.target.length
         )
-        self.target.prefill(tokens[self.target.length : -1])
+        self._prefill(tokens[:-1], progress)
         statistics.prefill_s += perf_counter() - started
 
     def cycle(self, limit: int) -> Cycle:
@@ -140,6 +162,8 @@ class Decoder:
             pending = self.history[self.target.length : self.length + checked]
             logits = self.target.evaluate(pending, checked + 1)
             clock.append(perf_counter())
+            if self._logprobs:
+                self._logprobs.read(logits)
             if self._constraint:
                 self._constraint.mask(logits)
             accepted = self._accept(logits, count, q)
@@ -149,7 +173,7 @@ class Decoder:
             raise
         self.drafter.learn(accepted, count)
         depth, evaluated = self.target.length - len(pending), len(pending)
-        cycle = self._emit(count, accepted)
+        cycle = self._emit(logits, count, accepted)
         clock.append(perf_counter())
         self._count(count, accepted, clock)
         spent = Spent(
@@ -195,16 +219,25 @@ class Decoder:
             )
         return accepted
 
-    def _emit(self, count: int, accepted: int) -> Cycle:
+    def _prefill(self, tokens: Int32Array, progress: PrefillProgress | None) -> None:
+        """Read what the target's cache lacks of these tokens."""
+        step = self.target.options.batch
+        for start in range(self.target.length, len(tokens), step):
+            self.target.prefill(tokens[start : start + step])
+            if progress is not None:
+                progress(self.target.length, len(tokens))
+
+    def _emit(self, logits: Float32Array, count: int, accepted: int) -> Cycle:
         """Put the emitted tokens into the history and commit them."""
         tokens = self._emitted[: accepted + 1]
+        logprobs = self._logprobs.of(logits, tokens.tolist()) if self._logprobs else None
         if self._constraint:
             self._constraint.commit(tokens.tolist())
         self.history[self.length : self.length + accepted + 1] = tokens
         self._commit(self.length + accepted + 1)
         last = Origin.PLAIN if count == 0 else Origin.BONUS
         last = Origin.CORRECTED if accepted < count else last
-        return Cycle(tokens.tolist(), [Origin.ACCEPTED] * accepted + [last])
+        return Cycle(tokens.tolist(), [Origin.ACCEPTED] * accepted + [last], logprobs)
 
     def _commit(self, length: int) -> None:
         """Make ``history[:length]`` the committed prefix, in the caches too."""
@@ -216,12 +249,6 @@ class Decoder:
     def _in_step(self) -> bool:
         """Whether llama.cpp agrees on the length of the target's cache."""
         return self.target.native_length() == self.target.length
-
-    def _shared_prefix(self, tokens: Int32Array) -> int:
-        """How many tokens at the front are in the target's cache already."""
-        limit = min(self.target.length, self.length, len(tokens) - 1)
-        differs = np.flatnonzero(self.history[:limit] != tokens[:limit])
-        return int(differs[0]) if len(differs) else limit
 
     def _check(self, tokens: Int32Array, settings: DrawSettings) -> None:
         if len(tokens) == 0:

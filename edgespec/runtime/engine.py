@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +17,13 @@ import numpy.typing as npt
 from edgespec.backend import Grammar
 from edgespec.backend.closing import Closing
 from edgespec.drafters import NoDrafter
+from edgespec.errors import CancelledError, UsageError
 from edgespec.registry.progress import Progress, silent
+from edgespec.runtime.cachefile import read_cache, write_cache
 from edgespec.runtime.constraint import Constraint
-from edgespec.runtime.decoder import Cycle, Decoder
+from edgespec.runtime.decoder import Cycle, Decoder, PrefillProgress
 from edgespec.runtime.learning import remember
+from edgespec.runtime.lifetime import Lifetime
 from edgespec.runtime.loading import (
     LoadProgress,
     make_plan,
@@ -26,15 +31,19 @@ from edgespec.runtime.loading import (
     open_drafter,
     open_target,
 )
+from edgespec.runtime.logprobs import LogprobReader
 from edgespec.runtime.options import EngineOptions
+from edgespec.runtime.prefixes import PrefixCache, SavedPrefix, shared_length
 from edgespec.runtime.stream import GenerationLimits, Stream
 from edgespec.runtime.trace import Trace
+from edgespec.runtime.turns import Turns
 from edgespec.sampling.breakers import breaker_table
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import draw_settings
 from edgespec.templates import ChatTemplate
-from edgespec.tuning.exactness import remember_choice
+from edgespec.tuning.exactness import remember_choice, setting_of
 from edgespec.tuning.profile import load_profile
+from edgespec.tuning.store import measurement_key
 
 __all__ = ["Engine"]
 
@@ -44,9 +53,10 @@ _log = logging.getLogger("edgespec.engine")
 class Engine(Closing):
     """Runs one target model, with one drafter, one generation at a time.
 
-    Generations may be interleaved: each step continues the one it is asked for, evaluating again
-    what another one has pushed out of the cache. Threads wait for each other. Close it, or use it
-    as a context manager.
+    Any number of threads and tasks may use one engine, and any number of generations may be
+    under way: who comes first is first, and while others wait a generation goes on for a second
+    before it is the next one's turn. What the cache held of it is kept in memory meanwhile. None
+    waits for one whose reader is slow, or gone. Close it, or use it as a context manager.
 
     Args:
         model: a path, a registry name, an ``hf:OWNER/REPO/FILE.gguf`` reference, or None for the
@@ -71,7 +81,8 @@ class Engine(Closing):
         download: Progress = silent,
     ) -> None:
         self.options = options or EngineOptions()
-        self._lock = threading.Lock()  # held by whoever uses the decoder
+        self._turns = Turns()  # of those who use the decoder
+        self._closed = False
         self._switch = threading.Lock()  # guards which stream a cancellation would hit
         self._current: Stream | None = None
         with ExitStack() as stack:
@@ -99,10 +110,12 @@ class Engine(Closing):
             speculative = not isinstance(self.drafter, NoDrafter)
             k = self.exactness.largest_k if speculative else 0
             self.policy = make_policy(self.options, self.exactness, self.profile)
-            self.decoder = Decoder(self.target, self.drafter, k, self.policy)
             self._plan, self._used = plan, False
+            prefixes = self._make_prefixes()
+            self.decoder = Decoder(self.target, self.drafter, k, self.policy, prefixes)
             remember_choice(self.model_name, self.exactness)
             self._resources = stack.pop_all()
+        self._lifetime = Lifetime(self.close)
 
     # -- generating -------------------------------------------------------------------------
 
@@ -114,6 +127,8 @@ class Engine(Closing):
         *,
         accept: str = "auto",
         grammar: str | None = None,
+        logprobs: int | None = None,
+        progress: PrefillProgress | None = None,
     ) -> Stream:
         """Continue a raw prompt: no chat template is applied to it.
 
@@ -124,11 +139,15 @@ class Engine(Closing):
             grammar: rules in GBNF that the answer obeys; `grammar_from_schema` makes them from a
                 JSON Schema.
             accept: one of `ACCEPTANCE_RULES`; "auto" is rejection, at temperature 0 greedy.
+            logprobs: tell how likely each token was, and so many of the most likely ones.
+            progress: called while the prompt is read, in the thread that reads the stream.
 
         Raises:
-            UsageError: unknown rule, or "greedy" with a temperature above 0.
+            UsageError: unknown rule, or "greedy" with a temperature above 0; or the engine was
+                closed, or loaded before a fork.
             GrammarError: the grammar does not compile.
         """
+        self._check()
         sampling = sampling or SamplingParameters()
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else np.asarray(prompt, np.int32)
         settings = draw_settings(sampling, accept, self._breakers(sampling))
@@ -136,7 +155,34 @@ class Engine(Closing):
         if grammar is not None:
             rules = Grammar(self.vocabulary, grammar)
             constraint = Constraint(rules, sampling, self.vocabulary.end_tokens)
-        return Stream(self, tokens, settings, limits or GenerationLimits(), constraint)
+        reader = None
+        if logprobs is not None:
+            reader = LogprobReader(logprobs, self.decoder.k + 1, self.vocabulary.size)
+        limits = limits or GenerationLimits()
+        return Stream(self, tokens, settings, limits, constraint, reader, progress)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: SamplingParameters | None = None,
+        limits: GenerationLimits | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> Stream:
+        """Answer a conversation, rendered by the model's chat template.
+
+        Args:
+            messages: each with a "role" and a "content", as for `ChatTemplate.render`.
+            tools: JSON schemas of functions, for templates that know tools.
+            options: as for `generate`, and with its errors.
+
+        Raises:
+            TemplateError: the model has no template, or it refuses the conversation.
+            UsageError: a message is not of the form it should have.
+        """
+        prompt = self.template.render(messages, tools=tools)
+        return self.generate(prompt, sampling, limits, **options)
 
     def tokenize(self, text: str) -> npt.NDArray[np.int32]:
         """Token ids of a rendered prompt, with one BOS where the model wants one: int32 (n,)."""
@@ -146,6 +192,7 @@ class Engine(Closing):
             return tokens[1:]  # the chat template had written it already
         return tokens
 
+    @cached_property
     def template(self) -> ChatTemplate:
         """The model's chat template.
 
@@ -158,7 +205,8 @@ class Engine(Closing):
 
     def advance(self, stream: Stream, limit: int) -> Cycle | None:
         """One cycle for this stream; None when its context is full and may not be shifted."""
-        with self._lock:
+        self._lifetime.check()
+        with self._turns.hold(stream, lambda: stream.cancelled or self._closed):
             try:
                 self._resume(stream)
                 full = len(stream.sequence) >= self.decoder.capacity and bool(stream.emitted)
@@ -171,12 +219,17 @@ class Engine(Closing):
 
     def retract(self, stream: Stream) -> None:
         """The stream has ended: cut the caches back to what it kept of its last cycle."""
-        with self._lock:
+        # Who has been followed by another has nothing in the caches.
+        with (
+            suppress(CancelledError),
+            self._turns.hold(stream, lambda: self._current is not stream),
+        ):
+            self.decoder.keep(len(stream.sequence))
+        self._turns.end(stream)
+        if stream.emitted:
             self._used = True
             unread = stream.prompt_tokens - stream.statistics.reused_tokens
             self.profile.usage.add(max(0, unread), len(stream.emitted))
-            if self._current is stream:
-                self.decoder.keep(len(stream.sequence))
 
     def interrupt(self, stream: Stream) -> None:
         """Stop this stream's running evaluation, if it has one; from any thread."""
@@ -184,6 +237,21 @@ class Engine(Closing):
             if self._current is stream:
                 self.target.cancel()
                 self.drafter.cancel()
+        self._turns.wake()
+
+    @property
+    def waiting(self) -> int:
+        """How many generations wait for their turn."""
+        return self._turns.waiting
+
+    def _is_current(self, stream: Stream) -> bool:
+        """Whether the caches are this stream's."""
+        return self._current is stream
+
+    def _check(self) -> None:
+        self._lifetime.check()
+        if self._closed:
+            raise UsageError("the engine was closed: load the model again")
 
     def _breakers(self, sampling: SamplingParameters) -> npt.NDArray[np.int32]:
         """What ends a repetition, as tokens of this model; looked for once."""
@@ -215,7 +283,13 @@ class Engine(Closing):
     def _begin(self, stream: Stream) -> None:
         tokens = np.array(stream.sequence, np.int32)
         self.decoder.begin(
-            tokens, stream.settings, stream.statistics, stream.constraint, stream.trace
+            tokens,
+            stream.settings,
+            stream.statistics,
+            stream.constraint,
+            stream.trace,
+            stream.logprobs,
+            stream.progress,
         )
 
     def _shift(self, stream: Stream) -> bool:
@@ -235,6 +309,58 @@ class Engine(Closing):
         self._begin(stream)
         return True
 
+    # -- caches of earlier texts ------------------------------------------------------------
+
+    def save_cache(self, path: Path, tokens: Sequence[int]) -> int:
+        """Write what is known of a text, so that `load_cache` can go on with it later.
+
+        Args:
+            path: of a file; it takes about what the KV cache of these tokens takes.
+            tokens: of the text, as in `Stream.sequence`.
+
+        Returns:
+            How many of the tokens it holds; 0 if none are known, and no file was written.
+
+        Raises:
+            EdgespecError: the file cannot be written.
+        """
+        self._check()
+        wanted = np.asarray(tokens, np.int32)
+        with self._turns.hold(wanted):
+            prefix = self.decoder.prefixes.find(wanted)
+            known = 0 if prefix is None else shared_length(prefix.tokens, wanted)
+            held = self.decoder.held
+            if shared_length(held, wanted) > known:
+                prefix = SavedPrefix(held.copy(), self.target.save_state())
+        if prefix is None:
+            return 0
+        write_cache(path, self._cache_key, prefix)
+        return shared_length(prefix.tokens, wanted)
+
+    def load_cache(self, path: Path) -> int:
+        """Make what `save_cache` wrote known again.
+
+        Returns:
+            How many tokens it holds; 0 if the file is damaged, missing, or of another model, build
+            or setting: the text is then read again.
+        """
+        self._check()
+        prefix = read_cache(path, self._cache_key)
+        if prefix is None:
+            return 0
+        with self._turns.hold(prefix):
+            self.decoder.prefixes.add(prefix)
+        return len(prefix.tokens)
+
+    @property
+    def _cache_key(self) -> str:
+        return f"{measurement_key(self.target.model.path, {})} {setting_of(self.target)}"
+
+    def _make_prefixes(self) -> PrefixCache:
+        # A head needs states of the target that a saved cache does not have.
+        head = self._plan.draft_header is not None and self._plan.draft_header.eagle is not None
+        return PrefixCache(0 if head else self.options.prompt_cache << 20)
+
     # -- life -------------------------------------------------------------------------------
 
     def _open_trace(self, stack: ExitStack) -> Trace | None:
@@ -245,10 +371,16 @@ class Engine(Closing):
         return trace
 
     def close(self) -> None:
-        """Free the models. Waits for a running cycle."""
-        with self._lock:
+        """Stop what is running, which ends as if it had been cancelled, and free the models."""
+        if self._closed or self._lifetime.foreign:
+            return
+        self._closed = True
+        current = self._current
+        if current is not None:
+            self.interrupt(current)
+        with self._turns.hold(self):
             self._current = None
             if self._used and self.options.k is None:
                 remember(self._plan, self.exactness, self.policy, self.drafter, self.profile.usage)
-            self._used = False
             self._resources.close()
+        self._lifetime.end()

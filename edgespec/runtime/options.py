@@ -52,6 +52,8 @@ class EngineOptions:
             bitwise where this build can be, unless `edgespec tune` found that it costs over 5%.
         trace: a file that a line of JSON is appended to for every cycle; it holds prompts and
             answers.
+        prompt_cache: MiB of memory for caches of conversations that others took turns with; 0
+            keeps none.
 
     Raises:
         UsageError: a value is out of range.
@@ -67,6 +69,7 @@ class EngineOptions:
     offline: bool = False
     exact: str = "auto"
     trace: Path | None = None
+    prompt_cache: int = 512
 
     def __post_init__(self) -> None:
         if self.k is not None and not 0 <= self.k <= MAX_BLOCK:
@@ -81,6 +84,8 @@ class EngineOptions:
             raise UsageError(f"KV type is {self.kv_type!r}: it is one of {', '.join(KV_TYPES)}")
         if self.kv_type == "q8_0" and self.flash_attention is False:
             raise UsageError("a q8_0 KV cache needs flash attention")
+        if self.prompt_cache < 0:
+            raise UsageError(f"prompt cache is {self.prompt_cache} MiB: it has to be 0 or more")
         if not self.draft:
             raise UsageError("the draft's name is empty: use auto, none, ngram, or a model")
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from edgespec.errors import ContextFullError, UsageError
+from edgespec.runtime.asynchronous import pieces_of
 from edgespec.runtime.engine import Engine
-from edgespec.runtime.stream import GenerationLimits, Piece, Result, Stream
+from edgespec.runtime.piece import Piece
+from edgespec.runtime.stream import GenerationLimits, Result, Stream
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.templates import ChatTemplate
 
@@ -65,7 +67,7 @@ class Session:
         self.messages: list[Message] = []
         self.dropped = 0
         self.unanswered: str | None = None
-        self._template: ChatTemplate = engine.template()
+        self._template: ChatTemplate = engine.template
         if system:
             self.messages.append(Message("system", system))
 
@@ -179,6 +181,15 @@ class Turn:
 
     def __iter__(self) -> Iterator[Piece]:
         return self._pieces
+
+    def __aiter__(self) -> AsyncIterator[Piece]:
+        return pieces_of(self)
+
+    async def wait(self) -> Result:
+        """The finished answer, without blocking the event loop until it is there."""
+        async for _ in self:
+            pass
+        return self.stream.result
 
     def _run(self) -> Iterator[Piece]:
         session = self._session

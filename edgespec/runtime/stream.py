@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -11,14 +11,17 @@ import numpy.typing as npt
 
 from edgespec.backend import Vocabulary
 from edgespec.errors import CancelledError, UsageError
+from edgespec.runtime.asynchronous import pieces_of
 from edgespec.runtime.constraint import Constraint
-from edgespec.runtime.decoder import Cycle, Origin
+from edgespec.runtime.decoder import Cycle, Origin, PrefillProgress
+from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
+from edgespec.runtime.piece import Piece
 from edgespec.runtime.statistics import Statistics
 from edgespec.runtime.text import TextAssembler
 from edgespec.runtime.trace import GenerationTrace
 from edgespec.speculation.settings import DrawSettings
 
-__all__ = ["FinishReason", "GenerationLimits", "Piece", "Result", "Stream"]
+__all__ = ["FinishReason", "GenerationLimits", "Result", "Stream"]
 
 FinishReason = Literal["stop", "length", "context", "cancelled"]
 Int32Array = npt.NDArray[np.int32]
@@ -54,15 +57,6 @@ class GenerationLimits:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Text released by one token, and where that token came from."""
-
-    text: str
-    token: int
-    origin: Origin
-
-
-@dataclass(frozen=True)
 class Result:
     """A finished generation.
 
@@ -71,6 +65,7 @@ class Result:
         tokens: every emitted token, an end token included.
         finish_reason: "stop" for an end token or stop string, "length" for max_tokens,
             "context" for a full context, "cancelled".
+        logprobs: of every emitted token, if they were asked for.
     """
 
     text: str
@@ -80,6 +75,7 @@ class Result:
     model: str
     drafter: str
     statistics: Statistics = field(repr=False)
+    logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)
 
     def as_json(self) -> dict[str, Any]:
         """The object that ``edgespec run --json`` prints."""
@@ -106,17 +102,17 @@ class Runner(Protocol):
         """One cycle for this stream; None when its context is full."""
 
     def retract(self, stream: Stream) -> None:
-        """Tokens of this stream's last cycle were dropped."""
+        """The stream has ended; tokens of its last cycle may have been dropped."""
 
     def interrupt(self, stream: Stream) -> None:
         """Stop this stream's running evaluation, if it has one."""
 
 
 class Stream:
-    """An iterator of `Piece`; `result` is there once it is exhausted.
+    """An iterator of `Piece`, also an asynchronous one; `result` is there once it is exhausted.
 
-    A cancelled stream ends like any other, with what was emitted until then. Use `cancel` from
-    any thread.
+    A cancelled stream ends like any other, with what was emitted until then. `cancel` may be
+    called from any thread; one thread, or one task, reads the pieces.
     """
 
     def __init__(
@@ -126,8 +122,12 @@ class Stream:
         settings: DrawSettings,
         limits: GenerationLimits,
         constraint: Constraint | None = None,
+        logprobs: LogprobReader | None = None,
+        progress: PrefillProgress | None = None,
     ) -> None:
         self.constraint = constraint
+        self.logprobs = logprobs
+        self.progress = progress
         self.trace: GenerationTrace | None = None
         self.settings = settings
         self.limits = limits
@@ -139,11 +139,25 @@ class Stream:
         self._runner = runner
         self._assembler = TextAssembler(runner.vocabulary, limits.stop)
         self._text: list[str] = []
+        self._likely: list[TokenLogprobs] = []
+        self._told = 0  # of those, in pieces
         self._reason: FinishReason | None = None
         self._pieces = self._generate()
 
     def __iter__(self) -> Iterator[Piece]:
         return self._pieces
+
+    def __aiter__(self) -> AsyncIterator[Piece]:
+        return pieces_of(self)
+
+    async def wait(self) -> Result:
+        """The result, without blocking the event loop until it is there.
+
+        Raises: as `result`.
+        """
+        async for _ in self:
+            pass
+        return self.result
 
     def cancel(self) -> None:
         """End the stream; a running evaluation is stopped at its next operation."""
@@ -168,6 +182,7 @@ class Stream:
             model=self._runner.model_name,
             drafter=self._runner.drafter_name,
             statistics=self.statistics,
+            logprobs=tuple(self._likely),
         )
 
     @property
@@ -190,16 +205,17 @@ class Stream:
             cycle = self._next_cycle()
             if cycle is None:
                 break
-            for token, origin in zip(*cycle, strict=True):
+            for index, (token, origin) in enumerate(zip(cycle.tokens, cycle.origins, strict=True)):
                 last = origin
+                if cycle.logprobs:
+                    self._likely.append(cycle.logprobs[index])
                 yield from self._take(token, origin)
                 if self._reason is not None:
                     break
-            self._drop_rest(cycle)
+        self._runner.retract(self)
         rest = self._assembler.finish()
-        if rest:
-            self._text.append(rest)
-            yield Piece(rest, self.emitted[-1] if self.emitted else -1, last)
+        if rest or self._told < len(self._likely):
+            yield self._piece(rest, self.emitted[-1] if self.emitted else -1, last)
 
     def _next_cycle(self) -> Cycle | None:
         limit = self.limits.max_tokens
@@ -228,10 +244,9 @@ class Stream:
         elif len(self.emitted) == self.limits.max_tokens:
             self._reason = "length"
         if text:
-            self._text.append(text)
-            yield Piece(text, token, origin)
+            yield self._piece(text, token, origin)
 
-    def _drop_rest(self, cycle: Cycle) -> None:
-        """A block that ended inside: its other tokens leave the caches."""
-        if self._reason is not None:
-            self._runner.retract(self)
+    def _piece(self, text: str, token: int, origin: Origin) -> Piece:
+        self._text.append(text)
+        likely, self._told = tuple(self._likely[self._told :]), len(self._likely)
+        return Piece(text, token, origin, likely)

@@ -43,6 +43,7 @@ __all__ = [
     "measure_setting",
     "relative_cost",
     "remember_choice",
+    "setting_of",
     "store_setting",
 ]
 
@@ -182,14 +183,14 @@ def measure_setting(context: Context, effort: Effort = QUICK) -> SettingFigures:
 
 def load_setting(context: Context, needed: int = 1) -> SettingFigures | None:
     """What was measured, for batches of so many tokens, in a context opened like this one."""
+    return find_setting(context.model.path, setting_of(context), needed)
+
+
+def setting_of(context: Context) -> str:
+    """The name of the setting that a context was opened in."""
     options = context.options
-    name = setting_name(
-        options.threads,
-        options.flash_attention,
-        context.model.options.repack,
-        options.kv_type,
-    )
-    return find_setting(context.model.path, name, needed)
+    repack = context.model.options.repack
+    return setting_name(options.threads, options.flash_attention, repack, options.kv_type)
 
 
 def find_setting(model: Path, name: str, needed: int = 1) -> SettingFigures | None:

@@ -47,5 +47,5 @@ def make_prompts(engine: Engine, longest: int) -> list[Prompt]:
 
 def _tokens(engine: Engine, text: str) -> npt.NDArray[np.int32]:
     with contextlib.suppress(TemplateError):
-        text = engine.template().render([{"role": "user", "content": text}])
+        text = engine.template.render([{"role": "user", "content": text}])
     return engine.tokenize(text)

@@ -94,7 +94,7 @@ def test_state_is_saved_and_restored_bit_for_bit(model: Model, context: Context)
 
 def test_a_foreign_state_is_refused_and_leaves_an_empty_cache(context: Context) -> None:
     with pytest.raises(BackendError, match="does not belong"):
-        context.restore_state(b"not a state at all" * 10)
+        context.restore_state(np.frombuffer(b"not a state at all" * 10, np.uint8).copy())
     assert context.length == context.native_length() == 0
 
 

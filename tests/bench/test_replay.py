@@ -50,7 +50,7 @@ def record(default_model: Path, tmp_path: Path) -> Iterator[Record]:
         sampling, accept = SAMPLINGS[rule]
         with Engine(default_model, options) as engine:
             for prompt in PROMPTS:
-                text = engine.template().render([{"role": "user", "content": prompt}])
+                text = engine.template.render([{"role": "user", "content": prompt}])
                 limits = GenerationLimits(max_tokens=count)
                 engine.generate(text, sampling, limits, accept=accept).result  # noqa: B018
         return read_traces([path])

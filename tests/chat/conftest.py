@@ -48,7 +48,7 @@ class Script:
 @pytest.fixture
 def chat() -> Chat:
     engine: Any = SimpleNamespace(
-        template=lambda: None,
+        template=None,
         model_name="test",
         drafter_name="ngram",
         decoder=SimpleNamespace(capacity=100),

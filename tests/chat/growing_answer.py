@@ -9,7 +9,7 @@ from rich.console import Console
 
 from edgespec.chat import view
 from edgespec.runtime.decoder import Origin
-from edgespec.runtime.stream import Piece
+from edgespec.runtime.piece import Piece
 
 text = Path(sys.argv[1]).read_text("utf-8")
 view._SHORTEST_PAUSE, view._RENDERING_SHARE = 0.0, 1e9

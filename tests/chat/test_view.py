@@ -12,7 +12,7 @@ import pytest
 
 from edgespec.chat.view import plain_view
 from edgespec.runtime.decoder import Origin
-from edgespec.runtime.stream import Piece
+from edgespec.runtime.piece import Piece
 
 TMUX = shutil.which("tmux")
 SCRIPT = Path(__file__).with_name("growing_answer.py")

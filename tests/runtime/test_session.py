@@ -39,7 +39,7 @@ def test_a_later_turn_reuses_the_cache_and_says_the_same_as_a_fresh_engine(
     ]
     assert session.messages[2].content == first.text
     assert turn.stream.statistics.reused_tokens > 20
-    rendered = engine.template().render(
+    rendered = engine.template.render(
         [{"role": m.role, "content": m.content} for m in session.messages[:-1]]
     )
     expected = plain.greedy(engine.tokenize(rendered).tolist(), 12)

@@ -1,0 +1,124 @@
+"""Caches of earlier texts, kept in memory: who comes back to one need not have it read again."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.backend import Context
+from edgespec.errors import BackendError
+from edgespec.runtime.memory import available_memory
+
+__all__ = ["PrefixCache", "SavedPrefix", "shared_length"]
+
+_log = logging.getLogger("edgespec.prefixes")
+
+Int32Array = npt.NDArray[np.int32]
+
+_WORTH_KEEPING = 64
+"""Tokens: fewer are read about as fast as a cache is copied."""
+
+
+class SavedPrefix(NamedTuple):
+    """The state of a context's cache that holds these tokens.
+
+    Attributes:
+        tokens: int32 (n,).
+        state: uint8 (bytes,), as `Context.save_state` gave it.
+    """
+
+    tokens: Int32Array
+    state: npt.NDArray[np.uint8]
+
+
+class PrefixCache:
+    """What a context's cache held before it was needed for another text.
+
+    Not thread-safe: it belongs to whoever has the decoder.
+
+    Args:
+        limit: bytes that all states together may take; 0 keeps none.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._saved: deque[SavedPrefix] = deque()  # used last at the end
+
+    def switch(self, context: Context, held: Int32Array, tokens: Int32Array) -> int:
+        """Make the context ready for another text, by what is known of it.
+
+        What the cache holds and the text does not share is kept, if it is worth it; a saved
+        state takes its place where that shares more.
+
+        Args:
+            held: the tokens that the cache holds, int32 (context.length,).
+            tokens: the text, int32 (n,), of which the last is not to be in the cache.
+
+        Returns:
+            The number of tokens of the text that the cache held before.
+        """
+        wanted = tokens[:-1]
+        shared = shared_length(held, wanted)
+        if len(held) - shared >= _WORTH_KEEPING:
+            self._save(context, held)
+        best = max(self._saved, key=lambda one: shared_length(one.tokens, wanted), default=None)
+        known = 0 if best is None else shared_length(best.tokens, wanted)
+        if best is not None and known - shared >= _WORTH_KEEPING:
+            self._restore(context, best)
+            context.truncate(known)
+        else:
+            context.truncate(shared)
+        return shared
+
+    def add(self, prefix: SavedPrefix) -> None:
+        """Keep a state, in place of those of its beginnings, and drop the oldest for it."""
+        kept = (one for one in self._saved if not _begins(prefix.tokens, one.tokens))
+        self._saved = deque(kept)
+        self._saved.append(prefix)
+        while sum(one.state.nbytes for one in self._saved) > self._limit:
+            self._saved.popleft()
+
+    def find(self, tokens: Int32Array) -> SavedPrefix | None:
+        """The saved state that shares most with a text, if any shares something."""
+        best = max(self._saved, key=lambda one: shared_length(one.tokens, tokens), default=None)
+        return best if best is not None and shared_length(best.tokens, tokens) else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the states take."""
+        return sum(one.state.nbytes for one in self._saved)
+
+    def _save(self, context: Context, held: Int32Array) -> None:
+        for one in self._saved:
+            if _begins(one.tokens, held):
+                return
+        size = context.state_size()
+        if size > self._limit or 2 * size > available_memory():
+            return
+        self.add(SavedPrefix(held.copy(), context.save_state()))
+        _log.debug("kept a cache of %d tokens, %d bytes", len(held), size)
+
+    def _restore(self, context: Context, best: SavedPrefix) -> None:
+        self._saved = deque(one for one in self._saved if one is not best)
+        try:
+            context.restore_state(best.state)
+        except BackendError as error:
+            _log.warning("%s", error)  # it is read again
+            return
+        self._saved.append(best)
+        _log.debug("brought back a cache of %d tokens", len(best.tokens))
+
+
+def shared_length(one: Int32Array, other: Int32Array) -> int:
+    """How many tokens at the front are the same."""
+    limit = min(len(one), len(other))
+    differs = np.flatnonzero(one[:limit] != other[:limit])
+    return int(differs[0]) if len(differs) else limit
+
+
+def _begins(text: Int32Array, beginning: Int32Array) -> bool:
+    return shared_length(text, beginning) == len(beginning)
