@@ -1,0 +1,1 @@
+"""OpenAI's request and response shapes, without HTTP: for the server and for programs."""

@@ -1,0 +1,223 @@
+"""Answers as the objects that OpenAI's interface describes, whole and in chunks."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any, Literal, Protocol
+
+from edgespec.backend import Vocabulary
+from edgespec.openai.calls import CallReader, read_calls
+from edgespec.openai.likely import ChatLogprobs, TextLogprobs
+from edgespec.openai.tools import ToolCall, ToolUse
+from edgespec.runtime.piece import Piece
+from edgespec.runtime.stream import Result
+
+__all__ = [
+    "ChatChunks",
+    "Chunks",
+    "TextChunks",
+    "chat_completion",
+    "figures",
+    "text_completion",
+    "usage",
+]
+
+Json = dict[str, Any]
+
+
+def chat_completion(
+    result: Result, vocabulary: Vocabulary, tools: ToolUse | None = None, *, logprobs: bool = False
+) -> Json:
+    """The ``chat.completion`` object of a finished answer.
+
+    Args:
+        result: with log-probabilities if they are wanted.
+        vocabulary: of the model.
+        tools: whose calls are looked for in the text.
+        logprobs: whether to tell them.
+    """
+    text, calls = read_calls(result.text, tools.names) if tools else (result.text, [])
+    message: Json = {"role": "assistant", "content": text if text or not calls else None}
+    if calls:
+        message["tool_calls"] = [call.as_json() for call in calls]
+    choice = {
+        "index": 0,
+        "message": message,
+        "logprobs": ChatLogprobs(vocabulary).of(result.logprobs) if logprobs else None,
+        "finish_reason": _finish_reason(result, calls),
+    }
+    body = _head("chatcmpl", "chat.completion", result.model)
+    return {**body, "choices": [choice], "usage": usage(result)}
+
+
+def text_completion(
+    result: Result, vocabulary: Vocabulary, *, logprobs: bool = False, echo: str = ""
+) -> Json:
+    """The ``text_completion`` object of a finished answer.
+
+    Args:
+        result: with log-probabilities if they are wanted.
+        vocabulary: of the model.
+        logprobs: whether to tell them.
+        echo: the prompt, if it is to stand in front of the text.
+    """
+    likely = TextLogprobs(vocabulary, len(echo))
+    choice = {
+        "index": 0,
+        "text": echo + result.text,
+        "logprobs": likely.of(result.logprobs) if logprobs else None,
+        "finish_reason": _finish_reason(result),
+    }
+    body = _head("cmpl", "text_completion", result.model)
+    return {**body, "choices": [choice], "usage": usage(result)}
+
+
+def usage(result: Result) -> Json:
+    """The ``usage`` object: tokens of prompt and answer, and those that a cache held already."""
+    written = len(result.tokens)
+    return {
+        "prompt_tokens": result.prompt_tokens,
+        "completion_tokens": written,
+        "total_tokens": result.prompt_tokens + written,
+        "prompt_tokens_details": {"cached_tokens": result.statistics.reused_tokens},
+    }
+
+
+def figures(result: Result) -> Json:
+    """What edgespec adds: why it ended in its own words, timings in seconds, speculation."""
+    known = result.as_json()
+    return {name: known[name] for name in ("finish_reason", "drafter", "timings", "speculation")}
+
+
+class Chunks(Protocol):
+    """The chunks of one streamed answer, in this order: `opening`, `piece`, `closing`, `usage`."""
+
+    def opening(self) -> list[Json]:
+        """Before the first piece."""
+
+    def piece(self, piece: Piece) -> Json | None:
+        """For a piece; None while its text is held back, as it may be a tool call."""
+
+    def closing(self, result: Result) -> list[Json]:
+        """What was held back, then the chunk with the finish reason."""
+
+    def usage(self, result: Result) -> Json:
+        """The chunk without choices."""
+
+
+class ChatChunks:
+    """``chat.completion.chunk`` objects; see `Chunks`.
+
+    Args:
+        model: its name.
+        vocabulary: of the model.
+        tools: whose calls are looked for in the text.
+        logprobs: whether to tell them.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        vocabulary: Vocabulary,
+        tools: ToolUse | None = None,
+        *,
+        logprobs: bool = False,
+    ) -> None:
+        self._head = _head("chatcmpl", "chat.completion.chunk", model)
+        self._reader = CallReader(tools.names) if tools else None
+        self._likely = ChatLogprobs(vocabulary) if logprobs else None
+        self._untold: Json | None = None  # log-probabilities of text that is held back
+
+    def opening(self) -> list[Json]:
+        """One chunk, with the role."""
+        return [self._chunk({"role": "assistant", "content": ""})]
+
+    def piece(self, piece: Piece) -> Json | None:
+        """A chunk with the text that is certainly no tool call."""
+        if self._likely and piece.logprobs:
+            told = self._likely.of(piece.logprobs)
+            if self._untold:
+                told["content"] = self._untold["content"] + told["content"]
+            self._untold = told
+        text = self._reader.feed(piece.text) if self._reader else piece.text
+        if self._reader and not text:
+            return None
+        likely, self._untold = self._untold, None
+        return self._chunk({"content": text}, likely)
+
+    def closing(self, result: Result) -> list[Json]:
+        """Held text, calls in whole, and the finish reason: a chunk each."""
+        text, calls = self._reader.finish() if self._reader else ("", [])
+        chunks = []
+        if text or self._untold:
+            chunks.append(self._chunk({"content": text}, self._untold))
+        if calls:
+            entries = [{"index": i, **call.as_json()} for i, call in enumerate(calls)]
+            chunks.append(self._chunk({"tool_calls": entries}))
+        return [*chunks, self._chunk({}, reason=_finish_reason(result, calls))]
+
+    def usage(self, result: Result) -> Json:
+        """The chunk without choices."""
+        return {**self._head, "choices": [], "usage": usage(result)}
+
+    def _chunk(self, delta: Json, likely: Json | None = None, reason: str | None = None) -> Json:
+        choice = {"index": 0, "delta": delta, "logprobs": likely, "finish_reason": reason}
+        return {**self._head, "choices": [choice]}
+
+
+class TextChunks:
+    """``text_completion`` objects of a streamed completion; see `Chunks`.
+
+    Args:
+        model: its name.
+        vocabulary: of the model.
+        logprobs: whether to tell them.
+        echo: the prompt, if it is to come first.
+    """
+
+    def __init__(
+        self, model: str, vocabulary: Vocabulary, *, logprobs: bool = False, echo: str = ""
+    ) -> None:
+        self._head = _head("cmpl", "text_completion", model)
+        self._likely = TextLogprobs(vocabulary, len(echo)) if logprobs else None
+        self._echo = echo
+
+    def opening(self) -> list[Json]:
+        """The prompt, if it is wanted."""
+        return [self._chunk(self._echo)] if self._echo else []
+
+    def piece(self, piece: Piece) -> Json:
+        """A chunk with the piece's text."""
+        told = piece.logprobs and self._likely
+        return self._chunk(piece.text, told.of(piece.logprobs) if told else None)
+
+    def closing(self, result: Result) -> list[Json]:
+        """The finish reason."""
+        return [self._chunk("", reason=_finish_reason(result))]
+
+    def usage(self, result: Result) -> Json:
+        """The chunk without choices."""
+        return {**self._head, "choices": [], "usage": usage(result)}
+
+    def _chunk(self, text: str, likely: Json | None = None, reason: str | None = None) -> Json:
+        choice = {"index": 0, "text": text, "logprobs": likely, "finish_reason": reason}
+        return {**self._head, "choices": [choice]}
+
+
+def _head(prefix: str, kind: str, model: str) -> Json:
+    return {
+        "id": f"{prefix}-{secrets.token_hex(12)}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+    }
+
+
+def _finish_reason(
+    result: Result, calls: list[ToolCall] | None = None
+) -> Literal["stop", "length", "tool_calls"]:
+    """A full context and a cancelled answer count as "length": the text was cut short."""
+    if result.finish_reason != "stop":
+        return "length"
+    return "tool_calls" if calls else "stop"
