@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import median_interval
 
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
+from edgespec.benchmark.measuring import forget_texts
+from edgespec.benchmark.summary import median_interval
 from edgespec.runtime.warmup import warm_up
 
 CODE = """def mean(values):
@@ -52,9 +53,7 @@ PROMPTS = {
 def decode(engine: Engine, prompt: str, count: int) -> tuple[tuple[int, ...], float, Any]:
     """Tokens, tokens per second of decoding, statistics."""
     text = engine.template.render([{"role": "user", "content": prompt}])
-    engine.target.clear()
-    engine.drafter.rewind(0)
-    engine.decoder.length = 0
+    forget_texts(engine)
     stream = engine.generate(
         text, SamplingParameters(temperature=0), GenerationLimits(max_tokens=count)
     )

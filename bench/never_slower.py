@@ -28,33 +28,18 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from report import machine_facts, median_interval
-from workloads import WORKLOADS
+
+from edgespec.benchmark.machine import machine_facts
+from edgespec.benchmark.summary import median_interval
+from edgespec.benchmark.workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from edgespec import Engine
-    from edgespec.drafters import Allowance
-    from edgespec.tuning.controller import Policy, Spent
+    from edgespec.tuning.controller import Spent
 
 SIDES = ("plain", "adaptive")
 FIGURES = ("tokens_per_second", "first_token_s")
 _KEPT = ("kernels", "models")  # of the cache folder, when all else is to be fresh
-
-
-class WatchedPolicy:
-    """A policy that remembers what every cycle was and what had been predicted for it."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.cycles: list[tuple[Spent, float | None]] = []
-
-    def allowance(self, depth: int, limit: int) -> Allowance:
-        return self._policy.allowance(depth, limit)
-
-    def observe(self, spent: Spent) -> float | None:
-        predicted_s = self._policy.observe(spent)
-        self.cycles.append((spent, predicted_s))
-        return predicted_s
 
 
 class Side:
@@ -92,31 +77,28 @@ class Side:
 def converse(engine: Engine, messages: list[str], sampling: Any, count: int) -> dict[str, Any]:
     """One conversation, from an empty cache on."""
     from edgespec import GenerationLimits, Session
+    from edgespec.benchmark.measuring import forget_texts, watched
 
-    engine.target.clear()
-    engine.drafter.rewind(0)
-    engine.decoder.length = 0
-    watched = engine.decoder.policy = WatchedPolicy(engine.policy)
+    forget_texts(engine)
     session = Session(engine, None, sampling, GenerationLimits(max_tokens=count))
     first_s, decode_s, tokens, speculation = 0.0, 0.0, [], []
-    for message in messages:
-        started = perf_counter()
-        turn = session.send(message)
-        pieces = iter(turn)
-        next(pieces, None)
-        first_s += perf_counter() - started
-        result = turn.result
-        tokens.append(list(result.tokens))
-        decode_s += result.statistics.decode_s
-        speculation.append(result.statistics.speculation())
-    engine.decoder.policy = engine.policy
+    with watched(engine) as policy:
+        for message in messages:
+            started = perf_counter()
+            turn = session.send(message)
+            next(iter(turn), None)
+            first_s += perf_counter() - started
+            result = turn.result
+            tokens.append(list(result.tokens))
+            decode_s += result.statistics.decode_s
+            speculation.append(result.statistics.speculation())
     emitted = sum(map(len, tokens))
     return {
         "tokens": tokens,
         "tokens_per_second": emitted / decode_s,
         "first_token_s": first_s,
         "speculation": speculation,
-        "cycles": watched.cycles,
+        "cycles": policy.cycles,
     }
 
 

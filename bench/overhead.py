@@ -22,7 +22,8 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from report import median_interval
+
+from edgespec.benchmark.summary import median_interval
 
 PROMPT = (
     "<|im_start|>user\nExplain to a curious child, step by step and with an example from the "

@@ -18,6 +18,7 @@ from edgespec.errors import EdgespecError
 __all__ = ["cli", "main"]
 
 _COMMANDS = {
+    "bench": "edgespec.cli.bench:bench",
     "chat": "edgespec.cli.chat:chat",
     "distill": "edgespec.cli.distill:distill",
     "doctor": "edgespec.cli.doctor:doctor",

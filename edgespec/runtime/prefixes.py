@@ -87,6 +87,10 @@ class PrefixCache:
         best = max(self._saved, key=lambda one: shared_length(one.tokens, tokens), default=None)
         return best if best is not None and shared_length(best.tokens, tokens) else None
 
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._saved.clear()
+
     @property
     def nbytes(self) -> int:
         """Bytes that the states take."""

@@ -40,7 +40,7 @@ def texts(engine: Any) -> list[np.ndarray]:
 
 def empty(engine: Any) -> None:
     """Forget every text."""
-    engine.decoder.prefixes._saved.clear()
+    engine.decoder.prefixes.clear()
     engine.target.clear()
     engine.drafter.rewind(0)
     engine.decoder.length = 0

@@ -1,30 +1,13 @@
-"""What the benchmarks have in common: medians with their intervals, and the machine's facts.
-
-Imports nothing of edgespec: a benchmark that compares with something else may need none of it.
-"""
+"""What machine figures were measured on."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-__all__ = ["machine_facts", "median_interval"]
-
-_RESAMPLES = 2000
-
-
-def median_interval(values: Sequence[float] | np.ndarray) -> dict[str, float]:
-    """The median, and a 95% bootstrap interval of it."""
-    values = np.asarray(values, np.float64)
-    generator = np.random.default_rng(0)
-    medians = np.median(generator.choice(values, (_RESAMPLES, len(values))), axis=1)
-    low, high = np.quantile(medians, [0.025, 0.975])
-    return {"median": float(np.median(values)), "low": float(low), "high": float(high)}
+__all__ = ["machine_facts"]
 
 
 def machine_facts() -> dict[str, Any]:

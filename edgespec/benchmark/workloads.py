@@ -1,4 +1,4 @@
-"""What people ask a chat model for: two conversations of each kind, by their user's messages.
+"""What people ask a chat model for: two or three conversations of each kind, by their user's turns.
 
 The long texts are in `texts/`. Where an answer repeats its prompt, the wording is one with which
 small models really do so.
@@ -43,17 +43,35 @@ WORKLOADS: dict[str, list[list[str]]] = {
     ],
     "editing": [
         [
-            f"```python\n{_text('inventory.py')}\n```\n\n"
+            f"```python\n{_text('inventory.txt')}\n```\n\n"
             "Print this file again, with the class Store called Inventory."
         ],
         [
-            f"```python\n{_text('matrix.py')}\n```\n\n"
+            f"```python\n{_text('matrix.txt')}\n```\n\n"
             "Print this file again, with a docstring for every function."
         ],
     ],
     "copying": [
         [f"Copy this text word for word:\n\n{_first_paragraph('harbour.txt')}"],
         [f"Copy this text word for word:\n\n{_first_paragraph('bakery.txt')}"],
+    ],
+    "translation": [
+        [f"Translate this into French:\n\n{_first_paragraph('bakery.txt')}"],
+        [
+            "Translate into German: The committee met on Monday, argued until Thursday, and "
+            "agreed on nothing but the date of the next meeting."
+        ],
+    ],
+    "extraction": [
+        [
+            f"{_first_paragraph('harbour.txt')}\n\nList the years in this text, each with what "
+            'happened in it, as a JSON array of objects with the keys "year" and "event".'
+        ],
+        [
+            "Anna Weber, 34, lives in Graz and repairs violins. Tomás Silva, 51, lives in Porto "
+            "and paints boats. Li Wei, 28, lives in Xiamen and writes songs.\n\nWrite this as a "
+            'JSON array of objects with the keys "name", "age", "city" and "work".'
+        ],
     ],
     "conversation": [
         [

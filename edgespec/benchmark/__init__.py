@@ -1,0 +1,1 @@
+"""Plain decoding against speculation on prompts, measured in pairs."""

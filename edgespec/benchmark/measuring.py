@@ -1,0 +1,144 @@
+"""One task on one side: how long it took, what was proposed, and what of that was right."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from edgespec.benchmark.energy import EnergyMeter
+from edgespec.benchmark.tasks import Task
+from edgespec.drafters import Allowance
+from edgespec.errors import ContextFullError
+from edgespec.runtime.engine import Engine
+from edgespec.runtime.session import Session
+from edgespec.runtime.stream import GenerationLimits
+from edgespec.sampling.parameters import SamplingParameters
+from edgespec.tuning.controller import Policy, Spent
+
+__all__ = ["Run", "WatchedPolicy", "forget_texts", "run_task", "watched"]
+
+_DEPTH_STEP = 256
+
+
+@dataclass
+class Run:
+    """What one side did with one task.
+
+    Attributes:
+        first_token_s: seconds from each message to the first token, added up over the turns.
+        decode_s: seconds of decoding, prompts left out.
+        digest: of all emitted tokens, to compare texts by.
+        tried, accepted: by position in the block, proposals that were judged and accepted.
+        depths: tokens in the cache, in steps of 256 -> emitted tokens and seconds there.
+        joules: of the whole processor, if the system tells.
+    """
+
+    tokens: int = 0
+    cycles: int = 0
+    prompt_tokens: int = 0
+    first_token_s: float = 0.0
+    decode_s: float = 0.0
+    digest: str = ""
+    tried: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    depths: dict[int, list[float]] = field(default_factory=dict)
+    joules: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """One side of a line of the results file."""
+        return asdict(self)
+
+
+class WatchedPolicy:
+    """A policy that remembers what every cycle was, and what had been predicted for it."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.cycles: list[tuple[Spent, float | None]] = []
+
+    def allowance(self, depth: int, limit: int) -> Allowance:
+        """The watched policy's."""
+        return self._policy.allowance(depth, limit)
+
+    def observe(self, spent: Spent) -> float | None:
+        """Remember it and pass it on."""
+        predicted_s = self._policy.observe(spent)
+        self.cycles.append((spent, predicted_s))
+        return predicted_s
+
+
+@contextmanager
+def watched(engine: Engine) -> Iterator[WatchedPolicy]:
+    """Watch the cycles of an engine that nobody else uses."""
+    engine.decoder.policy = policy = WatchedPolicy(engine.policy)
+    try:
+        yield policy
+    finally:
+        engine.decoder.policy = engine.policy
+
+
+def forget_texts(engine: Engine) -> None:
+    """Empty the caches of an engine that nobody else uses: the next prompt is read whole."""
+    engine.decoder.prefixes.clear()
+    engine.target.clear()
+    engine.drafter.rewind(0)
+    engine.decoder.length = 0
+
+
+def run_task(engine: Engine, task: Task, sampling: SamplingParameters, most_tokens: int) -> Run:
+    """Have a conversation from empty caches on.
+
+    A later turn that does not fit into the context is left out.
+
+    Raises:
+        ContextFullError: the first one does not.
+    """
+    forget_texts(engine)
+    limits = GenerationLimits(max_tokens=most_tokens)
+    session = Session(engine, None, sampling, limits)
+    run, digest, meter = Run(), hashlib.sha256(), EnergyMeter()
+    with watched(engine) as policy:
+        for number, message in enumerate(task.turns):
+            try:
+                _turn(session, message, run, digest)
+            except ContextFullError:
+                if number == 0:
+                    raise
+                break
+    run.joules = meter.joules()
+    run.digest = digest.hexdigest()[:16]
+    for spent, _ in policy.cycles:
+        _count(run, spent)
+    return run
+
+
+def _turn(session: Session, message: str, run: Run, digest: hashlib._Hash) -> None:
+    started = perf_counter()
+    turn = session.send(message)
+    next(iter(turn), None)
+    run.first_token_s += perf_counter() - started
+    result = turn.result
+    digest.update(np.array(result.tokens, np.int32).tobytes())
+    run.tokens += len(result.tokens)
+    run.prompt_tokens += result.prompt_tokens
+    run.decode_s += result.statistics.decode_s
+
+
+def _count(run: Run, spent: Spent) -> None:
+    accepted = spent.emitted - 1
+    run.cycles += 1
+    for position in range(min(accepted + 1, spent.proposed)):
+        if position == len(run.tried):
+            run.tried.append(0)
+            run.accepted.append(0)
+        run.tried[position] += 1
+        run.accepted[position] += position < accepted
+    here = run.depths.setdefault(spent.depth // _DEPTH_STEP * _DEPTH_STEP, [0.0, 0.0])
+    here[0] += spent.emitted
+    here[1] += spent.draft_s + spent.verify_s

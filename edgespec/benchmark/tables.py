@@ -1,0 +1,72 @@
+"""The results as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from edgespec.benchmark.summary import alpha_by_position, summarize
+
+__all__ = ["table_lines"]
+
+_HEAD = (
+    f"{'':4} {'':14} {'pairs':>5} {'plain':>7} {'spec.':>7}  {'speedup':18} "
+    f"{'first token':18} {'a cycle':>7} {'accepted':>8}"
+)
+
+
+def table_lines(
+    pairs: Sequence[dict[str, Any]], head: dict[str, Any], asked: int, memory: int
+) -> Iterator[str]:
+    """What was measured, by temperature and category, and what it was measured on."""
+    settings = head["settings"]
+    flash = "on" if settings["flash_attention"] else "off"
+    yield (
+        f"{settings['model']}, draft {settings['draft']}, k {settings['k']}, "
+        f"{settings['threads']} threads, flash attention {flash}, {settings['exactness']}, "
+        f"up to {settings['tokens']} tokens"
+    )
+    yield f"{head['machine']['processor']}, {head['machine']['cores']} cores"
+    yield ""
+    yield _HEAD
+    lines = summarize(pairs)
+    for line in lines:
+        yield _row(line)
+    yield ""
+    yield "plain, spec.: median tokens by the second of decoding. speedup and first token are"
+    yield "speculative / plain, medians of pairs with 95% intervals. a cycle: tokens emitted."
+    alpha = alpha_by_position(pairs)
+    if alpha:
+        shown = "  ".join(f"{position}: {value:.2f}" for position, value in enumerate(alpha, 1))
+        yield f"accepted by position: {shown}"
+    yield from _remarks(lines, len(pairs), asked, memory)
+
+
+def _row(line: dict[str, Any]) -> str:
+    accepted = line["acceptance_rate"]
+    share = "-" if accepted is None else f"{accepted:.0%}"
+    return (
+        f"{line['temperature']:<4g} {line['category'][:14]:14} {line['pairs']:5} "
+        f"{line['plain_tokens_per_second']:7.1f} {line['tokens_per_second']:7.1f}  "
+        f"{_interval(line['speedup']):18} {_interval(line['first_token']):18} "
+        f"{line['tokens_per_cycle']:7.2f} {share:>8}"
+    )
+
+
+def _remarks(
+    lines: Sequence[dict[str, Any]], measured: int, asked: int, memory: int
+) -> Iterator[str]:
+    for line in lines:
+        if line["category"] == "all" and "same_texts" in line:
+            yield f"greedy texts that are the same: {line['same_texts']} of {line['pairs']}"
+        if line["category"] == "all" and line["energy"]:
+            yield f"energy of a token, temperature {line['temperature']:g}: " + _interval(
+                line["energy"]
+            )
+    if asked > measured:
+        yield f"{asked - measured} pairs were left out: their prompts do not fit into the context"
+    yield f"peak memory, both sides in one process: {memory / 2**20:.0f} MiB"
+
+
+def _interval(ratio: dict[str, float]) -> str:
+    return f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"

@@ -1,0 +1,109 @@
+"""What is asked: tasks of our own, or a file in the form of Spec-Bench's questions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from edgespec.benchmark.workloads import WORKLOADS
+from edgespec.errors import UsageError
+
+__all__ = ["Task", "choose_tasks", "own_tasks", "read_tasks"]
+
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Task:
+    """One conversation to have.
+
+    Attributes:
+        name: unlike that of every other task.
+        category: what it is counted with.
+        turns: the user's messages, in order.
+    """
+
+    name: str
+    category: str
+    turns: tuple[str, ...]
+
+
+def own_tasks() -> list[Task]:
+    """Those that edgespec brings along."""
+    return [
+        Task(f"{category}-{number}", category, tuple(turns))
+        for category, conversations in WORKLOADS.items()
+        for number, turns in enumerate(conversations, 1)
+    ]
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """Tasks of a file: each line a JSON object with "turns", "category" and "question_id".
+
+    That is the form of Spec-Bench (Xia et al. 2024) and of MT-Bench.
+
+    Raises:
+        UsageError: it cannot be read, or a line is not of that form.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        text = data.decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not UTF-8: convert it first") from None
+    if len(data) > _MOST_BYTES:
+        raise UsageError(f"{path} has more than {_MOST_BYTES >> 20} MiB: it is no list of tasks")
+    tasks = list(_parse(path, text))
+    if not tasks:
+        raise UsageError(f"{path} has no tasks")
+    if len({task.name for task in tasks}) < len(tasks):
+        raise UsageError(f"{path} has two tasks of one category with the same question_id")
+    return tasks
+
+
+def choose_tasks(
+    tasks: Sequence[Task], categories: Sequence[str] = (), limit: int | None = None
+) -> list[Task]:
+    """Tasks of these categories (of all without any), at most `limit` of each, in turns.
+
+    After any number of them each category has had as many as the others.
+
+    Raises:
+        UsageError: there is no such category.
+    """
+    by_category: dict[str, list[Task]] = {}
+    for task in tasks:
+        by_category.setdefault(task.category, []).append(task)
+    for name in categories:
+        if name not in by_category:
+            raise UsageError(f"no category {name!r}: there are {', '.join(sorted(by_category))}")
+    wanted = [by_category[name][:limit] for name in dict.fromkeys(categories) or by_category]
+    return [task for some in zip_longest(*wanted) for task in some if task is not None]
+
+
+def _parse(path: Path, text: str) -> Iterator[Task]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            yield _task(json.loads(line), number)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{path}, line {number}: {error}") from None
+
+
+def _task(item: Any, number: int) -> Task:
+    turns = item.get("turns") if isinstance(item, dict) else None
+    if not isinstance(turns, list) or not turns:
+        raise ValueError('it is not an object with a list of "turns"')
+    if not all(isinstance(turn, str) and turn.strip() for turn in turns):
+        raise ValueError("a turn is not text, or empty")
+    category = item.get("category", "all")
+    if not isinstance(category, str) or not category:
+        raise ValueError("the category is not text")
+    return Task(f"{category}-{item.get('question_id', number)}", category, tuple(turns))

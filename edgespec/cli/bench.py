@@ -1,0 +1,160 @@
+"""`edgespec bench`: plain against speculative decoding, on a suite of prompts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgespec.cli.opening import open_engine
+from edgespec.cli.options import engine_options, make_engine_options
+from edgespec.errors import UsageError
+
+if TYPE_CHECKING:
+    from edgespec.benchmark.tasks import Task
+    from edgespec.runtime.engine import Engine
+    from edgespec.runtime.options import EngineOptions
+
+__all__ = ["bench"]
+
+
+@click.command()
+@engine_options
+@click.option("--suite", metavar="FILE", help="Tasks as JSON lines, as Spec-Bench has them.")
+@click.option("--categories", metavar="A,B,...", help="Only these; all without it.")
+@click.option("--limit", type=click.IntRange(1), help="Tasks of each category.")
+@click.option("--temperature", type=float, multiple=True, help="May be repeated; 0 and 0.8.")
+@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--tokens", type=click.IntRange(2), default=128, show_default=True, help="Most.")
+@click.option("--minutes", type=click.FloatRange(0.0, min_open=True), help="Begin nothing later.")
+@click.option("--out", metavar="FILE", help="Keep every pair in this file, and go on with it.")
+@click.option("--png", metavar="FILE", help="Write a picture.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with every figure.")
+def bench(**values: Any) -> None:
+    """Measure what speculation brings with MODEL on this machine.
+
+    Every task is answered plainly and speculatively, one after the other in random order. A ratio
+    is speculative / plain of such a pair; shown are medians with 95% intervals.
+    """
+    from edgespec.pictures import check_picture_path
+
+    temperatures = values.pop("temperature") or (0.0, 0.8)
+    if any(not 0 <= temperature <= 100 for temperature in temperatures):
+        raise UsageError("a temperature has to be between 0 and 100")
+    png = None if values["png"] is None else Path(values["png"])
+    if png is not None:
+        check_picture_path(png)
+    tasks = _tasks(values["suite"], values["categories"], values["limit"])
+    options = make_engine_options(values)
+    if options.draft == "none":
+        raise UsageError("--draft none is what is compared with: choose a draft, or auto")
+    _bench(values, options, tasks, temperatures, png)
+
+
+def _bench(
+    values: dict[str, Any],
+    options: EngineOptions,
+    tasks: list[Task],
+    temperatures: tuple[float, ...],
+    png: Path | None,
+) -> None:
+    from edgespec.benchmark.bench import Work, measure_pairs, peak_memory
+    from edgespec.benchmark.machine import machine_facts
+    from edgespec.benchmark.plots import write_plots
+    from edgespec.benchmark.results import Results
+    from edgespec.benchmark.tables import table_lines
+
+    work = Work(tasks, temperatures, values["rounds"], values["tokens"], values["minutes"])
+    with ExitStack() as stack:
+        engines = _open_both(values["model"], options, stack)
+        out = None if values["out"] is None else Path(values["out"])
+        results = Results(out, _settings(engines["speculative"], options, work), machine_facts())
+        with _progress() as note:
+            _until_interrupted(lambda: measure_pairs(engines, work, results, note))
+        memory = peak_memory()
+    if not results.measured:
+        raise UsageError("nothing was measured: give more --minutes, or a longer --ctx")
+    if png is not None:
+        write_plots(results.measured, results.model, png)
+        click.echo(f"saved {png}", err=True)
+    if values["as_json"]:
+        click.echo(json.dumps(_report(results, memory), indent=2))
+        return
+    for line in table_lines(results.measured, results.head, len(results.pairs), memory):
+        click.echo(line)
+
+
+def _tasks(suite: str | None, categories: str | None, limit: int | None) -> list[Task]:
+    from edgespec.benchmark.tasks import choose_tasks, own_tasks, read_tasks
+
+    tasks = own_tasks() if suite is None else read_tasks(Path(suite))
+    names = [name.strip() for name in (categories or "").split(",") if name.strip()]
+    return choose_tasks(tasks, names, limit)
+
+
+def _open_both(model: str | None, options: EngineOptions, stack: ExitStack) -> dict[str, Engine]:
+    speculative = stack.enter_context(open_engine(model, options))
+    plain = stack.enter_context(open_engine(model, replace(options, draft="none", trace=None)))
+    return {"plain": plain, "speculative": speculative}
+
+
+def _settings(engine: Engine, options: EngineOptions, work: Any) -> dict[str, Any]:
+    """What has to be the same for results to be put together."""
+    return {
+        "model": engine.model_name,
+        "draft": engine.drafter_name,
+        "k": "auto" if options.k is None else options.k,
+        "exactness": engine.exactness.mode,
+        "threads": engine.target.options.threads,
+        "flash_attention": engine.target.options.flash_attention,
+        "repack": engine.target.model.options.repack,
+        "kv_type": options.kv_type,
+        "context": engine.decoder.capacity,
+        "tokens": work.tokens,
+    }
+
+
+def _report(results: Any, memory: int) -> dict[str, Any]:
+    from edgespec.benchmark.summary import alpha_by_position, by_depth, summarize
+
+    measured = results.measured
+    return {
+        **results.head,
+        "summary": summarize(measured),
+        "alpha_by_position": alpha_by_position(measured),
+        "tokens_per_second_by_depth": {
+            side: by_depth(measured, side) for side in ("plain", "speculative")
+        },
+        "peak_memory_bytes": memory,
+        "pairs": results.pairs,
+    }
+
+
+def _until_interrupted(measure: Callable[[], None]) -> None:
+    """Ctrl-C ends the measuring; what was measured until then is shown."""
+    try:
+        measure()
+    except KeyboardInterrupt:
+        click.echo("interrupted: what was measured until now is shown", err=True)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
+    if not sys.stderr.isatty():
+        yield lambda done, total, name: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, refresh_per_second=1) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, name: bar.update(
+            task, completed=done, total=total, description=name
+        )
