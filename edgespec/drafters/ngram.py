@@ -139,7 +139,8 @@ class NgramDrafter:
 
     def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
         """Tokens that followed an earlier occurrence of the text's end."""
-        self.commit(history, length)
+        if self._indexed < length:
+            self.commit(history, length)
         least = self._threshold if allowance.fixed else _LEAST
         count = _propose(
             self._automaton,

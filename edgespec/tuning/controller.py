@@ -110,12 +110,11 @@ class AdaptivePolicy:
 
     def observe(self, spent: Spent) -> float | None:
         """Correct the costs and the account."""
-        plain_s = predicted_cost(self.costs, float(spent.depth), 1)
-        predicted: float | None = None
+        depth, predicted = float(spent.depth), None
         if spent.evaluated <= self.costs.largest:
-            predicted = float(
-                observe_cost(self.costs, float(spent.depth), spent.evaluated, spent.verify_s)
-            )
+            predicted, plain_s = observe_cost(self.costs, depth, spent.evaluated, spent.verify_s)
+        else:
+            plain_s = predicted_cost(self.costs, depth, 1)
         took_s = spent.draft_s + spent.verify_s
         worth_s = spent.emitted * plain_s
         if predicted is not None:

@@ -146,8 +146,13 @@ def fill_cycle_costs(
 
 
 @kernel
-def observe_cost(table: CostTable, depth: float, n: int, seconds: float) -> float:
-    """Learn from one evaluation; returns the seconds that had been predicted for it."""
+def observe_cost(table: CostTable, depth: float, n: int, seconds: float) -> tuple[float, float]:
+    """Learn from one evaluation.
+
+    Returns:
+        The seconds that had been predicted for it, and for a single token in its place.
+    """
+    plain = predicted_cost(table, depth, 1)
     switched = int(n != table.last[0])
     alike = predicted_cost(table, depth, n)
     extra = table.switch_s[n] * switched
@@ -165,4 +170,4 @@ def observe_cost(table: CostTable, depth: float, n: int, seconds: float) -> floa
         table.use[i] *= _USE_DECAY
     table.use[n] += 1.0
     table.last[0] = n
-    return float(alike + extra)
+    return float(alike + extra), plain

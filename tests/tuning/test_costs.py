@@ -153,5 +153,5 @@ def test_a_measurement_without_sense_is_ignored():
 
 def test_tells_what_it_had_predicted():
     costs = table(switch=0.25)
-    assert observe_cost(costs, 100.0, 4, 2.25) == pytest.approx(2.25)
-    assert observe_cost(costs, 100.0, 4, 2.0) == pytest.approx(2.0)
+    assert observe_cost(costs, 100.0, 4, 2.25) == pytest.approx((2.25, 1.0))
+    assert observe_cost(costs, 100.0, 4, 2.0) == pytest.approx((2.0, 1.0), rel=0.01)
