@@ -15,9 +15,9 @@ from edgespec.backend.batch import Batch
 from edgespec.backend.cancellation import CancelFlag
 from edgespec.backend.checkpoints import Checkpoints
 from edgespec.backend.closing import Closing
-from edgespec.backend.interrupts import held_interrupts
+from edgespec.backend.interrupts import beside, held_interrupts
 from edgespec.backend.model import Model
-from edgespec.backend.native import lib, recent_errors
+from edgespec.backend.native import claim_process, lib, recent_errors
 from edgespec.errors import BackendError, CancelledError, ContextFullError, UsageError
 
 __all__ = ["Context", "ContextOptions"]
@@ -27,6 +27,8 @@ Float32Array = npt.NDArray[np.float32]
 
 _KV_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "f32": lib.GGML_TYPE_F32}
 _NO_SLOT, _ABORTED = 1, 2
+_LONG = 32
+"""Tokens: an evaluation of as many may take seconds."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Context(Closing):
             number of tokens; for what has to be read before the next one.
 
     Raises:
-        UsageError: an option is out of range.
+        UsageError: an option is out of range; or the process is a fork of one that used a model.
         BackendError: llama.cpp could not open the context.
     """
 
@@ -155,18 +157,27 @@ class Context(Closing):
                 f"{self.length + count} tokens do not fit into a context of {self.capacity}: "
                 "open a longer one (--ctx) or shorten the text"
             )
-        status = lib.llama_decode(self.pointer, self._batch.fill(tokens, self.length, outputs))
+        pointer, batch = self.pointer, self._batch.fill(tokens, self.length, outputs)
+        try:
+            status = _evaluate(pointer, batch, count, self.cancel)
+        except BaseException:  # a handler of a signal raised it
+            self._find_length()
+            raise
         if status == 0:
             self.length += count
             if self.on_evaluated is not None:
                 self.on_evaluated(self.length - count, count)
             return
+        self._find_length()
+        self._raise(status)
+
+    def _find_length(self) -> None:
+        """After an evaluation that did not end as it should."""
         if self._recurrent:
             # Some layers have taken the tokens in and some have not.
             self.length = self._checkpoints.restore(self.length)
         else:
             self.length = self.native_length()
-        self._raise(status)
 
     def _raise(self, status: int) -> None:
         if status == _ABORTED:
@@ -282,6 +293,12 @@ def _bytes(array: npt.NDArray[np.uint8]) -> Any:
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(ctypes.c_uint8))
 
 
+def _evaluate(pointer: Any, batch: Any, count: int, stop: Callable[[], None]) -> int:
+    if count < _LONG:
+        return int(lib.llama_decode(pointer, batch))
+    return beside(lambda: int(lib.llama_decode(pointer, batch)), stop)
+
+
 def _check(options: ContextOptions) -> None:
     if options.length < 1:
         raise UsageError(f"context length is {options.length}: it has to be 1 or more")
@@ -294,6 +311,7 @@ def _check(options: ContextOptions) -> None:
 
 
 def _open(model: Model, options: ContextOptions, cancel: CancelFlag, other: Context | None) -> Any:
+    claim_process()
     parameters = lib.llama_context_default_params()
     parameters.n_batch = parameters.n_ubatch = max(options.batch, options.outputs)
     # llama.cpp cuts a batch to the context's length, and ends the process on a longer one.

@@ -1,4 +1,4 @@
-"""Ctrl-C while native code runs that calls back into Python."""
+"""Ctrl-C and other signals while native code runs."""
 
 from __future__ import annotations
 
@@ -6,26 +6,76 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-__all__ = ["held_interrupts"]
+__all__ = ["beside", "held_interrupts"]
+
+T = TypeVar("T")
 
 
 @contextmanager
-def held_interrupts() -> Iterator[Callable[[], bool]]:
+def held_interrupts(heard: Callable[[], object] | None = None) -> Iterator[Callable[[], bool]]:
     """Hold Ctrl-C back until the block ends; yields a function that says whether it came.
 
     A KeyboardInterrupt at the entry of a callback cannot cross the native frames below it:
-    ctypes prints it and forgets it.
+    ctypes prints it and forgets it. Between an evaluation and its accounting it would leave a
+    cache that nobody knows the contents of.
+
+    Args:
+        heard: called at once when it comes, to make the block end soon. A handler of the
+            program's own, which may want something else, is then left in place.
     """
     previous = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or previous is None:
+    held = callable(previous) if heard is None else previous is signal.default_int_handler
+    if not held or threading.current_thread() is not threading.main_thread():
         yield lambda: False  # signals are handled elsewhere
         return
     came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+
+    def note(number: int, _frame: object) -> None:
+        came.append(number)
+        if heard is not None:
+            heard()
+
+    signal.signal(signal.SIGINT, note)
     try:
         yield lambda: bool(came)
     finally:
         signal.signal(signal.SIGINT, previous)
         if came:
             signal.raise_signal(signal.SIGINT)
+
+
+def beside(call: Callable[[], T], stop: Callable[[], object]) -> T:
+    """What a long native call returns, with signals handled while it runs.
+
+    Python handles them in the main thread, between its instructions. There, the call is made in
+    another thread.
+
+    Args:
+        call: raises nothing.
+        stop: makes it return soon; called when a handler of a signal raises, which is raised here
+            once it has returned.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    returned: list[T] = []
+    done = threading.Lock()
+    done.acquire()
+
+    def work() -> None:
+        try:
+            returned.append(call())
+        finally:
+            done.release()
+
+    worker = threading.Thread(target=work, name="edgespec-evaluation", daemon=True)
+    try:
+        worker.start()
+        done.acquire()
+    except BaseException:
+        stop()
+        if worker.ident is not None:
+            done.acquire()
+        raise
+    return returned[0]

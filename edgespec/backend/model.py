@@ -117,6 +117,7 @@ class Model(Closing):
         """Free the weights. Contexts of this model have to be closed before."""
         pointer, self._pointer = self._pointer, None
         if pointer is not None:
+            self.vocabulary.close()
             lib.llama_model_free(pointer)
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import threading
 from collections import deque
 from typing import Any
 
 import llama_cpp as lib
 
-from edgespec.errors import BackendError
+from edgespec.errors import BackendError, UsageError
 
-__all__ = ["initialize", "lib", "recent_errors"]
+__all__ = ["claim_process", "initialize", "lib", "recent_errors"]
 
 _log = logging.getLogger("edgespec.llama")
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.INFO}
@@ -21,6 +22,7 @@ _CONTINUED, _ERROR = 5, 4
 _recent: deque[str] = deque(maxlen=4)
 _lock = threading.Lock()
 _initialized = False
+_evaluating: int | None = None  # the process that has evaluated something
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
@@ -54,8 +56,24 @@ def initialize() -> None:
         _initialized = True
 
 
+def claim_process() -> None:
+    """Say that this process is going to evaluate something.
+
+    Raises:
+        UsageError: it was forked from one that did. The threads of GNU OpenMP are gone then, and
+            waiting for them would never end.
+    """
+    global _evaluating
+    if _evaluating not in (None, os.getpid()):
+        raise UsageError(
+            "this process was forked from one that had used a model: start it by multiprocessing's "
+            "'spawn' or 'forkserver' method, or fork before the first model is loaded"
+        )
+    _evaluating = os.getpid()
+
+
 def recent_errors() -> str:
     """What llama.cpp last complained about, for the end of an error message; then forgotten."""
-    text = "; ".join(_recent)
+    text = " ".join("; ".join(_recent).split())
     _recent.clear()
     return text[:300]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from functools import cached_property
 from typing import Any
 
@@ -21,11 +22,31 @@ _ORDINARY = (
 
 
 class Vocabulary:
-    """Tokenizer of a loaded model; valid as long as the model is open."""
+    """Tokenizer of a loaded model; any thread may use it, as long as the model is open.
+
+    What is asked of it after that raises BackendError, unless it is known already.
+    """
 
     def __init__(self, pointer: Any) -> None:
-        self.pointer = pointer
+        self._pointer = pointer
+        self._in_use = threading.Lock()  # held while native code must not lose the model
         self.size = int(lib.llama_vocab_n_tokens(pointer))
+
+    @property
+    def pointer(self) -> Any:
+        """The native handle, for the other modules of this room.
+
+        Raises:
+            BackendError: the model was closed.
+        """
+        if self._pointer is None:
+            raise BackendError("the model was closed")
+        return self._pointer
+
+    def close(self) -> None:
+        """The model is about to be freed."""
+        with self._in_use:
+            self._pointer = None
 
     @property
     def bos(self) -> int | None:
@@ -46,7 +67,8 @@ class Vocabulary:
     def end_tokens(self) -> frozenset[int]:
         """Every token that ends a generation: EOS, EOT, EOM and their like in the GGUF."""
         is_end = lib.llama_vocab_is_eog
-        return frozenset(t for t in range(self.size) if is_end(self.pointer, t))
+        with self._in_use:
+            return frozenset(t for t in range(self.size) if is_end(self.pointer, t))
 
     @cached_property
     def by_bytes(self) -> dict[bytes, int]:
@@ -84,15 +106,16 @@ class Vocabulary:
         data = text.encode("utf-8", "replace")
         # No text has more tokens than bytes, but for the BOS and EOS that are added.
         tokens = np.empty(len(data) + 8, np.int32)
-        count: int = lib.llama_tokenize(
-            self.pointer,
-            data,
-            len(data),
-            tokens.ctypes.data_as(ctypes.POINTER(lib.llama_token)),
-            len(tokens),
-            add_special,
-            parse_special,
-        )
+        with self._in_use:
+            count: int = lib.llama_tokenize(
+                self.pointer,
+                data,
+                len(data),
+                tokens.ctypes.data_as(ctypes.POINTER(lib.llama_token)),
+                len(tokens),
+                add_special,
+                parse_special,
+            )
         if count < 0:
             raise BackendError(f"the tokenizer could not split a text of {len(data)} bytes")
         used: npt.NDArray[np.int32] = tokens[:count].copy()
@@ -109,7 +132,8 @@ class Vocabulary:
         size = _PIECE_BYTES
         while True:
             buffer = ctypes.create_string_buffer(size)
-            count: int = lib.llama_token_to_piece(self.pointer, token, buffer, size, 0, special)
+            with self._in_use:
+                count: int = lib.llama_token_to_piece(self.pointer, token, buffer, size, 0, special)
             if count >= 0:
                 return buffer.raw[:count]
             size = -count

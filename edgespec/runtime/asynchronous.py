@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 
 from edgespec.runtime.consume import Cancellable, run_beside
@@ -24,8 +23,10 @@ async def pieces_of(stream: Cancellable) -> AsyncIterator[Piece]:
     pieces: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
 
     def put(item: Piece | BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+        try:
             loop.call_soon_threadsafe(pieces.put_nowait, item)
+        except RuntimeError:  # the loop was closed meanwhile: nobody reads any more
+            stream.cancel()
 
     run_beside(stream, put)
     ended = False

@@ -50,10 +50,15 @@ class Origin(str, Enum):
 
 
 class Cycle(NamedTuple):
-    """What one cycle emitted: tokens, where each came from, and how likely it was if asked."""
+    """What one cycle emitted: tokens, where each came from, and how likely it was if asked.
+
+    Attributes:
+        pieces: the bytes each token stands for; those of a control token are none.
+    """
 
     tokens: list[int]
     origins: list[Origin]
+    pieces: list[bytes]
     logprobs: list[TokenLogprobs] | None = None
 
 
@@ -190,6 +195,12 @@ class Decoder:
         if length < self.length:
             self._commit(length)
 
+    def forget(self) -> None:
+        """Empty both caches."""
+        self.length = 0
+        self.target.clear()
+        self.drafter.rewind(0)
+
     def _check_proposals(self, count: int) -> int:
         """How many proposals are worth evaluating: a forbidden one is certain to be rejected."""
         if self._constraint is None:
@@ -229,15 +240,16 @@ class Decoder:
 
     def _emit(self, logits: Float32Array, count: int, accepted: int) -> Cycle:
         """Put the emitted tokens into the history and commit them."""
-        tokens = self._emitted[: accepted + 1]
-        logprobs = self._logprobs.of(logits, tokens.tolist()) if self._logprobs else None
+        tokens = self._emitted[: accepted + 1].tolist()
+        pieces = [self.target.model.vocabulary.piece(token) for token in tokens]
+        logprobs = self._logprobs.of(logits, tokens) if self._logprobs else None
         if self._constraint:
-            self._constraint.commit(tokens.tolist())
+            self._constraint.commit(tokens)
         self.history[self.length : self.length + accepted + 1] = tokens
         self._commit(self.length + accepted + 1)
         last = Origin.PLAIN if count == 0 else Origin.BONUS
         last = Origin.CORRECTED if accepted < count else last
-        return Cycle(tokens.tolist(), [Origin.ACCEPTED] * accepted + [last], logprobs)
+        return Cycle(tokens, [Origin.ACCEPTED] * accepted + [last], pieces, logprobs)
 
     def _commit(self, length: int) -> None:
         """Make ``history[:length]`` the committed prefix, in the caches too."""

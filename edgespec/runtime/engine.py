@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +16,10 @@ import numpy.typing as npt
 
 from edgespec.backend import Grammar
 from edgespec.backend.closing import Closing
+from edgespec.backend.interrupts import held_interrupts
+from edgespec.backend.native import claim_process
 from edgespec.drafters import NoDrafter
-from edgespec.errors import CancelledError, UsageError
+from edgespec.errors import CancelledError, EdgespecError, UsageError
 from edgespec.registry.progress import Progress, silent
 from edgespec.runtime.cachefile import read_cache, write_cache
 from edgespec.runtime.constraint import Constraint
@@ -69,7 +71,8 @@ class Engine(Closing):
         UnknownModelError, DownloadError, ModelFileError, ModelLoadError, InsufficientMemoryError:
             the target or the draft cannot be had.
         PairingError: the draft does not fit the target.
-        UsageError: a context longer than the model can use, or a trace that cannot be written.
+        UsageError: a context longer than the model can use, or a trace that cannot be written;
+            or this process was forked from one that had used a model.
     """
 
     def __init__(
@@ -78,16 +81,18 @@ class Engine(Closing):
         options: EngineOptions | None = None,
         *,
         progress: LoadProgress | None = None,
-        download: Progress = silent,
+        download: Progress | None = None,
     ) -> None:
+        claim_process()
         self.options = options or EngineOptions()
         self._turns = Turns()  # of those who use the decoder
         self._closed = False
-        self._switch = threading.Lock()  # guards which stream a cancellation would hit
+        # Reentrant, as a handler of a signal may cancel in the middle of it.
+        self._switch = threading.RLock()  # guards which stream a cancellation would hit
         self._current: Stream | None = None
         with ExitStack() as stack:
             self._trace = self._open_trace(stack)
-            plan = make_plan(model, self.options, download)
+            plan = make_plan(model, self.options, download or silent)
             self.header = plan.header
             self.model_name = plan.target.name
             self.notice: str | None = plan.notice
@@ -115,7 +120,7 @@ class Engine(Closing):
             self.decoder = Decoder(self.target, self.drafter, k, self.policy, prefixes)
             remember_choice(self.model_name, self.exactness)
             self._resources = stack.pop_all()
-        self._lifetime = Lifetime(self.close)
+        self._lifetime = Lifetime(self, self._resources.close)
 
     # -- generating -------------------------------------------------------------------------
 
@@ -149,7 +154,7 @@ class Engine(Closing):
         """
         self._check()
         sampling = sampling or SamplingParameters()
-        tokens = self.tokenize(prompt) if isinstance(prompt, str) else np.asarray(prompt, np.int32)
+        tokens = self.tokenize(prompt) if isinstance(prompt, str) else _token_ids(prompt)
         settings = draw_settings(sampling, accept, self._breakers(sampling))
         constraint = None
         if grammar is not None:
@@ -185,7 +190,12 @@ class Engine(Closing):
         return self.generate(prompt, sampling, limits, **options)
 
     def tokenize(self, text: str) -> npt.NDArray[np.int32]:
-        """Token ids of a rendered prompt, with one BOS where the model wants one: int32 (n,)."""
+        """Token ids of a rendered prompt, with one BOS where the model wants one: int32 (n,).
+
+        Raises:
+            UsageError: the engine was closed, or loaded before a fork.
+        """
+        self._check()
         tokens = self.vocabulary.tokenize(text, add_special=True, parse_special=True)
         bos = self.vocabulary.bos
         if self.vocabulary.adds_bos and len(tokens) > 1 and tokens[0] == tokens[1] == bos:
@@ -206,25 +216,27 @@ class Engine(Closing):
     def advance(self, stream: Stream, limit: int) -> Cycle | None:
         """One cycle for this stream; None when its context is full and may not be shifted."""
         self._lifetime.check()
-        with self._turns.hold(stream, lambda: stream.cancelled or self._closed):
+        with self._turn(stream, lambda: stream.cancelled or self._closed):
             try:
                 self._resume(stream)
                 full = len(stream.sequence) >= self.decoder.capacity and bool(stream.emitted)
                 if full and not self._shift(stream):
                     return None
                 return self.decoder.cycle(limit)
-            except BaseException:
+            except BaseException as error:
                 self._current = None
+                if not isinstance(error, EdgespecError):
+                    self.decoder.forget()  # it may have come from anywhere, at any moment
                 raise
 
     def retract(self, stream: Stream) -> None:
         """The stream has ended: cut the caches back to what it kept of its last cycle."""
+        if self._lifetime.foreign:
+            return
         # Who has been followed by another has nothing in the caches.
-        with (
-            suppress(CancelledError),
-            self._turns.hold(stream, lambda: self._current is not stream),
-        ):
+        with suppress(CancelledError), self._turn(stream, lambda: self._current is not stream):
             self.decoder.keep(len(stream.sequence))
+            self._current = None
         self._turns.end(stream)
         if stream.emitted:
             self._used = True
@@ -233,6 +245,8 @@ class Engine(Closing):
 
     def interrupt(self, stream: Stream) -> None:
         """Stop this stream's running evaluation, if it has one; from any thread."""
+        if self._lifetime.foreign:
+            return
         with self._switch:
             if self._current is stream:
                 self.target.cancel()
@@ -244,9 +258,18 @@ class Engine(Closing):
         """How many generations wait for their turn."""
         return self._turns.waiting
 
-    def _is_current(self, stream: Stream) -> bool:
-        """Whether the caches are this stream's."""
-        return self._current is stream
+    @contextmanager
+    def _turn(self, stream: Stream, unwanted: Callable[[], bool]) -> Iterator[None]:
+        """The decoder, for one cycle. Ctrl-C stops it, and is raised when caches are in step."""
+        try:
+            with (
+                held_interrupts(lambda: self.interrupt(stream)) as came,
+                self._turns.hold(stream, lambda: came() or unwanted()),
+            ):
+                yield
+        finally:
+            if self._closed and not self._turns.mine:
+                self._free()  # `close` could not, where a callback of this cycle called it
 
     def _check(self) -> None:
         self._lifetime.check()
@@ -273,7 +296,7 @@ class Engine(Closing):
             self._current = stream
             self.target.resume()
             self.drafter.resume()
-        if stream.cancelled:
+        if stream.cancelled or self._closed:
             self.interrupt(stream)
         if self._trace is not None and stream.trace is None:
             stream.trace = self._trace.begin(self, stream)
@@ -326,12 +349,13 @@ class Engine(Closing):
         """
         self._check()
         wanted = np.asarray(tokens, np.int32)
-        with self._turns.hold(wanted):
+        with self._turns.hold(wanted, lambda: self._closed):
             prefix = self.decoder.prefixes.find(wanted)
             known = 0 if prefix is None else shared_length(prefix.tokens, wanted)
             held = self.decoder.held
             if shared_length(held, wanted) > known:
                 prefix = SavedPrefix(held.copy(), self.target.save_state())
+        self._turns.end(wanted)
         if prefix is None:
             return 0
         write_cache(path, self._cache_key, prefix)
@@ -348,8 +372,9 @@ class Engine(Closing):
         prefix = read_cache(path, self._cache_key)
         if prefix is None:
             return 0
-        with self._turns.hold(prefix):
+        with self._turns.hold(prefix, lambda: self._closed):
             self.decoder.prefixes.add(prefix)
+        self._turns.end(prefix)
         return len(prefix.tokens)
 
     @property
@@ -371,16 +396,39 @@ class Engine(Closing):
         return trace
 
     def close(self) -> None:
-        """Stop what is running, which ends as if it had been cancelled, and free the models."""
+        """Stop what is running, which ends as if it had been cancelled, and free the models.
+
+        Any thread may call it. Called by a callback of a generation, it returns at once; the
+        models are freed when that generation's cycle has ended.
+        """
         if self._closed or self._lifetime.foreign:
             return
         self._closed = True
         current = self._current
         if current is not None:
             self.interrupt(current)
+        if not self._turns.mine:
+            self._free()
+
+    def _free(self) -> None:
         with self._turns.hold(self):
             self._current = None
-            if self._used and self.options.k is None:
-                remember(self._plan, self.exactness, self.policy, self.drafter, self.profile.usage)
-            self._resources.close()
+            used, self._used = self._used, False
+            with self._resources:
+                if used and self.options.k is None:
+                    remember(
+                        self._plan, self.exactness, self.policy, self.drafter, self.profile.usage
+                    )
+        self._turns.end(self)
         self._lifetime.end()
+
+
+def _token_ids(prompt: Sequence[int] | npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    try:
+        tokens = np.asarray(prompt)
+        if tokens.ndim == 1 and (tokens.dtype.kind in "iu" or not len(tokens)):
+            inside: npt.NDArray[np.int32] = np.clip(tokens, -1, 2**31 - 1).astype(np.int32)
+            return inside  # what was outside is refused later, and not wrapped round
+    except ValueError:  # lists of different lengths
+        pass
+    raise UsageError("a prompt has to be text or a sequence of token ids")

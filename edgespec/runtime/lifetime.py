@@ -1,12 +1,14 @@
-"""Engines and the life of their process: closed at its end, refused after a fork."""
+"""Engines and the life of their process: closed at its end, freed when lost, not for forks."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import warnings
 import weakref
 from collections.abc import Callable
 
+from edgespec.backend.closing import Closing
 from edgespec.errors import UsageError
 
 __all__ = ["Lifetime"]
@@ -16,15 +18,24 @@ class Lifetime:
     """Of one engine, from its opening on.
 
     Args:
-        close: closes it; called when the interpreter ends, if the engine is still there. Threads
-            that generate are inside native code then, which must not outlive the interpreter.
+        engine: closed when the interpreter ends, if it is still there: threads that generate are
+            inside native code then, which must not outlive the interpreter.
+        free: frees its memory; called if it is forgotten without being closed. Must not refer to
+            the engine.
     """
 
-    def __init__(self, close: Callable[[], None]) -> None:
+    def __init__(self, engine: Closing, free: Callable[[], object]) -> None:
         self._process = os.getpid()
-        method = weakref.WeakMethod(close)
-        self._at_exit = lambda: (method() or _nothing)()
-        atexit.register(self._at_exit)
+        reference = weakref.ref(engine)
+
+        def close() -> None:
+            if (alive := reference()) is not None:
+                alive.close()
+
+        self._at_exit = close
+        atexit.register(close)
+        self._finalizer = weakref.finalize(engine, self._lost, free)
+        self._finalizer.atexit = False
 
     @property
     def foreign(self) -> bool:
@@ -47,7 +58,10 @@ class Lifetime:
     def end(self) -> None:
         """The engine was closed."""
         atexit.unregister(self._at_exit)
+        self._finalizer.detach()
 
-
-def _nothing() -> None:
-    pass
+    def _lost(self, free: Callable[[], object]) -> None:
+        atexit.unregister(self._at_exit)
+        if not self.foreign:
+            free()
+            warnings.warn("an engine was not closed", ResourceWarning, stacklevel=2)

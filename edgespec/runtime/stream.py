@@ -50,10 +50,14 @@ class GenerationLimits:
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UsageError(f"max-tokens is {self.max_tokens}: it has to be 1 or more")
+        if isinstance(self.stop, str) or not all(isinstance(one, str) for one in self.stop):
+            raise UsageError(f"stop is {self.stop!r}: it has to be a tuple of strings")
         if not all(self.stop):
             raise UsageError("a stop string is empty: leave it out or give it a character")
         if self.overflow not in ("stop", "shift"):
             raise UsageError(f"overflow is {self.overflow!r}: it is stop or shift")
+        if self.keep < 0:
+            raise UsageError(f"keep is {self.keep}: it has to be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,8 @@ class Stream:
         self.cancelled = False
         self.emitted: list[int] = []
         self._runner = runner
-        self._assembler = TextAssembler(runner.vocabulary, limits.stop)
+        self._assembler = TextAssembler(limits.stop)
+        self._ends = runner.vocabulary.end_tokens
         self._text: list[str] = []
         self._likely: list[TokenLogprobs] = []
         self._told = 0  # of those, in pieces
@@ -205,11 +210,10 @@ class Stream:
             cycle = self._next_cycle()
             if cycle is None:
                 break
-            for index, (token, origin) in enumerate(zip(cycle.tokens, cycle.origins, strict=True)):
-                last = origin
+            for index, (token, last) in enumerate(zip(cycle.tokens, cycle.origins, strict=True)):
                 if cycle.logprobs:
                     self._likely.append(cycle.logprobs[index])
-                yield from self._take(token, origin)
+                yield from self._take(token, cycle.pieces[index], last)
                 if self._reason is not None:
                     break
         self._runner.retract(self)
@@ -231,14 +235,14 @@ class Stream:
             self._reason = "context"
         return cycle
 
-    def _take(self, token: int, origin: Origin) -> Iterator[Piece]:
+    def _take(self, token: int, piece: bytes, origin: Origin) -> Iterator[Piece]:
         """Account for one token; yields its text, sets the reason if it ends the generation."""
         self.emitted.append(token)
         self.sequence.append(token)
-        if token in self._runner.vocabulary.end_tokens:
+        if token in self._ends:
             self._reason = "stop"
             return
-        text = self._assembler.feed(token)
+        text = self._assembler.feed(piece)
         if self._assembler.stopped:
             self._reason = "stop"
         elif len(self.emitted) == self.limits.max_tokens:

@@ -5,40 +5,37 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from edgespec.backend import Vocabulary
 from edgespec.errors import UsageError
 
 __all__ = ["TextAssembler"]
 
 
 class TextAssembler:
-    """Feeds on one token at a time and releases text that nothing later can take back.
+    """Feeds on the bytes of one token at a time and releases text that nothing later can take back.
 
     Bytes of an unfinished character wait for the next token; text that may be the beginning of a
     stop string waits until it is or is not one. A stop string is cut off.
 
     Args:
-        vocabulary: of the target.
         stop: stop strings, none empty.
 
     Raises:
         UsageError: a stop string is empty.
     """
 
-    def __init__(self, vocabulary: Vocabulary, stop: Sequence[str] = ()) -> None:
+    def __init__(self, stop: Sequence[str] = ()) -> None:
         if not all(stop):
             raise UsageError("a stop string is empty: leave it out or give it a character")
-        self._vocabulary = vocabulary
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self.stopped = False
 
-    def feed(self, token: int) -> str:
-        """The text that this token releases; empty if it has to wait, or after a stop string."""
+    def feed(self, piece: bytes) -> str:
+        """The text that a token releases; empty if it has to wait, or after a stop string."""
         if self.stopped:
             return ""
-        self._held += self._decoder.decode(self._vocabulary.piece(token))
+        self._held += self._decoder.decode(piece)
         return self._release()
 
     def finish(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from edgespec.errors import CancelledError
+from edgespec.errors import CancelledError, UsageError
 
 __all__ = ["Turns"]
 
@@ -45,8 +45,14 @@ class Turns:
 
         Raises:
             CancelledError: `unwanted` became true while waiting (see `wake`).
+            UsageError: this thread has a turn already, and would wait for itself.
         """
         with self._changed:
+            if self.mine:
+                raise UsageError(
+                    "a progress callback cannot use the engine that calls it: cancel the stream "
+                    "there, and go on when it has ended"
+                )
             self._wait(holder, unwanted)
             if self._holder is not holder:
                 self._holder, self._began = holder, monotonic()
@@ -69,6 +75,11 @@ class Turns:
         """Let those who wait ask again whether they are still wanted."""
         with self._changed:
             self._changed.notify_all()
+
+    @property
+    def mine(self) -> bool:
+        """Whether the calling thread has the turn."""
+        return self._busy and self._thread == threading.get_ident()
 
     @property
     def waiting(self) -> int:
