@@ -12,13 +12,25 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from edgespec import errors
+
 __version__ = "0.1.0"
 __all__ = [
     "Engine",
     "EngineOptions",
     "GenerationLimits",
+    "Message",
+    "Origin",
+    "Piece",
+    "Result",
     "SamplingParameters",
     "Session",
+    "Statistics",
+    "Stream",
+    "TokenLogprobs",
+    "Turn",
+    "errors",
+    "grammar_from_schema",
     "load",
 ]
 
@@ -27,19 +39,34 @@ logging.getLogger("edgespec").addHandler(logging.NullHandler())
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from edgespec.backend import grammar_from_schema
+    from edgespec.registry.progress import Progress
+    from edgespec.runtime.decoder import Origin
     from edgespec.runtime.engine import Engine
     from edgespec.runtime.loading import LoadProgress
+    from edgespec.runtime.logprobs import TokenLogprobs
     from edgespec.runtime.options import EngineOptions
-    from edgespec.runtime.session import Session
-    from edgespec.runtime.stream import GenerationLimits
+    from edgespec.runtime.piece import Piece
+    from edgespec.runtime.session import Message, Session, Turn
+    from edgespec.runtime.statistics import Statistics
+    from edgespec.runtime.stream import GenerationLimits, Result, Stream
     from edgespec.sampling.parameters import SamplingParameters
 
 _HOMES = {
     "Engine": "edgespec.runtime.engine",
     "EngineOptions": "edgespec.runtime.options",
     "GenerationLimits": "edgespec.runtime.stream",
+    "Message": "edgespec.runtime.session",
+    "Origin": "edgespec.runtime.decoder",
+    "Piece": "edgespec.runtime.piece",
+    "Result": "edgespec.runtime.stream",
     "SamplingParameters": "edgespec.sampling.parameters",
     "Session": "edgespec.runtime.session",
+    "Statistics": "edgespec.runtime.statistics",
+    "Stream": "edgespec.runtime.stream",
+    "TokenLogprobs": "edgespec.runtime.logprobs",
+    "Turn": "edgespec.runtime.session",
+    "grammar_from_schema": "edgespec.backend",
 }
 
 
@@ -48,11 +75,12 @@ def load(
     options: EngineOptions | None = None,
     *,
     progress: LoadProgress | None = None,
+    download: Progress | None = None,
 ) -> Engine:
     """Open a model with its drafter; see `Engine` for arguments and errors."""
     from edgespec.runtime.engine import Engine
 
-    return Engine(model, options, progress=progress)
+    return Engine(model, options, progress=progress, download=download)
 
 
 def __getattr__(name: str) -> Any:
@@ -62,3 +90,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
