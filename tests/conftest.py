@@ -1,7 +1,12 @@
-"""Fixtures that need a real model: fetched once, through the registry, like a user's."""
+"""Fixtures that need a real model: fetched once, through the registry, like a user's.
+
+Tests run in two processes at once. Threads of llama.cpp's that wait must not spin then, and what
+both would compile or fetch is had before they start.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 from collections.abc import Callable
@@ -14,6 +19,8 @@ from hypothesis import settings
 
 from edgespec.errors import RegistryError
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # The same examples in every run, so that none fails by luck, nor because a machine is busy; the
 # option --hypothesis-profile=explore of pytest looks for new ones. (Hypothesis also tries constants
 # that it finds in the project's own source: changing that may change the examples.)
@@ -22,12 +29,16 @@ settings.register_profile("explore", max_examples=1000, deadline=None)
 settings.load_profile("repeatable")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def compiled_kernels() -> None:
-    """Compile once, before a command would say on standard error that it does."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile once, before a command would say on standard error that it does; fetch the model."""
+    from edgespec.registry.resolve import resolve
     from edgespec.runtime.warmup import warm_up
 
+    if hasattr(config, "workerinput"):
+        return  # a second process finds it done
     warm_up()
+    with contextlib.suppress(RegistryError):
+        resolve(None)
 
 
 @pytest.fixture(scope="session")
