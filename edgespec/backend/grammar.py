@@ -8,6 +8,7 @@ import os
 import re
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -49,14 +50,14 @@ class Grammar(Closing):
     def __init__(self, vocabulary: Vocabulary, text: str) -> None:
         initialize()
         self._vocabulary = vocabulary
-        self._sampler = _compile(vocabulary, text)
+        self._own(_compile(vocabulary, text))
         self._candidates = np.zeros(vocabulary.size, _CANDIDATE)
 
     def clone(self) -> Grammar:
         """An independent copy of the state; its scratch space is shared with this one."""
         copy = object.__new__(Grammar)
         copy._vocabulary = self._vocabulary
-        copy._sampler = lib.llama_sampler_clone(self._sampler)
+        copy._own(lib.llama_sampler_clone(self._sampler))
         copy._candidates = self._candidates
         return copy
 
@@ -91,9 +92,14 @@ class Grammar(Closing):
 
     def close(self) -> None:
         """Free the state."""
-        sampler, self._sampler = self._sampler, None
-        if sampler is not None:
-            lib.llama_sampler_free(sampler)
+        self._sampler = None
+        self._free()
+
+    def _own(self, sampler: Any) -> None:
+        self._sampler = sampler
+        # Also without `close`: who has it may be dropped before its generation begins.
+        self._free = weakref.finalize(self, lib.llama_sampler_free, sampler)
+        self._free.atexit = False
 
 
 def grammar_from_schema(schema: str) -> str:

@@ -25,6 +25,7 @@ _COMMANDS = {
     "lab": "edgespec.cli.lab:lab",
     "models": "edgespec.cli.models:models",
     "run": "edgespec.cli.run:run",
+    "serve": "edgespec.cli.serve:serve",
     "tune": "edgespec.cli.tune:tune",
     "verify": "edgespec.cli.verify:verify",
 }

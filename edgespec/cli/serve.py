@@ -1,0 +1,89 @@
+"""`edgespec serve`: an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgespec.cli.opening import open_engine
+from edgespec.cli.options import (
+    engine_options,
+    make_engine_options,
+    make_sampling,
+    sampling_options,
+)
+
+__all__ = ["serve"]
+
+_INTERRUPTED = 130
+
+
+@click.command()
+@engine_options
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8080, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--api-key",
+    envvar="EDGESPEC_API_KEY",
+    metavar="KEY",
+    help="What clients have to send. Other users see it here: better set EDGESPEC_API_KEY.",
+)
+@click.option("--api-key-file", metavar="FILE", help="Read it from a file.")
+@click.option(
+    "--allow-origin",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Web pages of this origin may use the server, and it answers to that host's name.",
+)
+@click.option("--parallel", default=4, show_default=True, help="Answers that take turns.")
+@click.option("--queue", default=16, show_default=True, help="Requests that may wait.")
+@click.option("--timeout", default=600.0, show_default=True, help="Seconds of a request.")
+@click.option("--max-body", default=4, show_default=True, help="MiB of a request.")
+@click.option("--grace", default=10.0, show_default=True, help="Seconds for answers at the end.")
+@sampling_options
+def serve(**values: Any) -> int:
+    """Serve OpenAI's HTTP interface, and a web page.
+
+    Sampling options hold where a request says nothing.
+    """
+    from edgespec.server.app import Limits, Service, make_app
+    from edgespec.server.generating import Defaults
+    from edgespec.server.guard import Access
+    from edgespec.server.running import Server, open_socket
+    from edgespec.speculation.settings import draw_settings
+
+    options = make_engine_options(values)
+    seed = values["seed"]
+    defaults = Defaults(make_sampling(values), values["accept"], seed)
+    draw_settings(defaults.sampling, defaults.accept)
+    access = Access(values["host"], _key(values), tuple(values["allow_origin"]))
+    limits = Limits(
+        values["parallel"], values["queue"], values["timeout"], values["max_body"] << 20
+    )
+    with (
+        open_socket(values["host"], values["port"]) as listener,
+        open_engine(values["model"], options) as engine,
+    ):
+        logging.basicConfig(level=logging.WARNING, format="edgespec: %(message)s")
+        service = Service(engine, defaults, access, limits)
+        host, port = listener.getsockname()[:2]
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        server = Server(
+            make_app(service),
+            service.admission,
+            values["grace"],
+            lambda: click.echo(f"Serving {engine.model_name} at {url}"),
+        )
+        server.run(sockets=[listener])
+    return _INTERRUPTED if server.interrupted else 0
+
+
+def _key(values: dict[str, Any]) -> str | None:
+    if values["api_key_file"] is None:
+        key: str | None = values["api_key"]
+        return key
+    with Path(values["api_key_file"]).open("rb") as file:
+        return file.read(4096).decode("utf-8", "replace").strip()

@@ -1,0 +1,149 @@
+"""Who may generate: a few at once, a bounded number waiting, and the others told to come back."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Protocol
+
+from edgespec.server.errors import ApiError
+
+__all__ = ["Admission"]
+
+_WEIGHT = 0.2  # of the newest generation in the mean
+_LONGEST_RETRY_S = 120
+
+
+class Cancellable(Protocol):
+    """What has a turn: a stream."""
+
+    def cancel(self) -> None:
+        """End it."""
+
+
+class Admission:
+    """Turns at the engine, first come first served. It belongs to one event loop.
+
+    Args:
+        parallel: generations under way at once; they take turns at the engine.
+        queue: how many more may wait.
+    """
+
+    def __init__(self, parallel: int, queue: int) -> None:
+        self._free = self._parallel = parallel
+        self._queue = queue
+        self._places = 0
+        self._tickets: deque[asyncio.Future[None]] = deque()
+        self._running: set[Cancellable] = set()
+        self._mean_s = 1.0
+        self._closed = False
+
+    @property
+    def running(self) -> int:
+        """How many generations are under way."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are before their generation: prepared, or in the queue."""
+        return self._places - len(self._running)
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Room for a request from its arrival to the end of its generation.
+
+        Raises:
+            ApiError: there is none (429, with Retry-After), or the server is stopping (503).
+        """
+        if self._closed:
+            raise _stopping()
+        if self._places >= self._parallel + self._queue:
+            wait = self._mean_s * self._places / self._parallel
+            raise ApiError(
+                429,
+                f"{self._places} requests are under way or waiting: try again later",
+                kind="rate_limit_error",
+                code="queue_full",
+                headers={"Retry-After": str(min(_LONGEST_RETRY_S, math.ceil(wait)))},
+            )
+        self._places += 1
+        try:
+            yield
+        finally:
+            self._places -= 1
+
+    @asynccontextmanager
+    async def turn(self, stream: Cancellable, seconds: float) -> AsyncIterator[None]:
+        """Wait for this stream's turn, and have it until the block ends.
+
+        Args:
+            stream: cancelled when the time is over, and by `close`.
+            seconds: for the wait and the turn together.
+
+        Raises:
+            ApiError: the time was over before it was its turn (504), or `close` was called (503).
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        await self._take(seconds)
+        self._running.add(stream)
+        began = loop.time()
+        timer = loop.call_at(deadline, stream.cancel)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._running.discard(stream)
+            self._mean_s += _WEIGHT * (loop.time() - began - self._mean_s)
+            self._give_back()
+
+    def close(self) -> None:
+        """End what runs, with what it has written, and refuse what waits."""
+        self._closed = True
+        for ticket in self._tickets:
+            if not ticket.done():
+                ticket.set_exception(_stopping())
+        for stream in tuple(self._running):
+            stream.cancel()
+
+    async def _take(self, seconds: float) -> None:
+        if self._closed:
+            raise _stopping()
+        if self._free:
+            self._free -= 1
+            return
+        loop = asyncio.get_running_loop()
+        ticket: asyncio.Future[None] = loop.create_future()
+        self._tickets.append(ticket)
+        timer = loop.call_later(seconds, _expire, ticket)
+        try:
+            await ticket
+        except asyncio.CancelledError:
+            if ticket.done() and not ticket.cancelled() and ticket.exception() is None:
+                self._give_back()  # it was this one's turn just when its client went away
+            raise
+        finally:
+            timer.cancel()
+            with suppress(ValueError):
+                self._tickets.remove(ticket)
+
+    def _give_back(self) -> None:
+        while self._tickets:
+            ticket = self._tickets.popleft()
+            if not ticket.done():
+                ticket.set_result(None)
+                return
+        self._free += 1
+
+
+def _expire(ticket: asyncio.Future[None]) -> None:
+    if not ticket.done():
+        message = "the time limit of a request was over before its turn came: try again later"
+        ticket.set_exception(ApiError(504, message, kind="timeout_error", code="timeout"))
+
+
+def _stopping() -> ApiError:
+    return ApiError(503, "the server is stopping", kind="server_error", code="stopping")

@@ -1,0 +1,188 @@
+"""The application: its routes, and what stands before them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from edgespec.errors import UsageError
+from edgespec.server.admission import Admission
+from edgespec.server.body import read_body
+from edgespec.server.description import describe
+from edgespec.server.errors import ApiError, error_response
+from edgespec.server.generating import Defaults, prepare
+from edgespec.server.guard import Access, KeyGuard, OriginGuard
+from edgespec.server.metrics import Counting, Metrics
+from edgespec.server.requests import ChatRequest, CompletionRequest, GenerationRequest, parse
+from edgespec.server.streaming import Answer
+
+if TYPE_CHECKING:
+    from edgespec.runtime.engine import Engine
+
+__all__ = ["Limits", "Service", "make_app"]
+
+_LONGEST_S = 86400.0
+_PAGE = Path(__file__).with_name("page")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a request may take.
+
+    Attributes:
+        parallel: generations under way at once; they take turns at the engine.
+        queue: requests that may wait.
+        seconds: for waiting and generating.
+        body: bytes.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    parallel: int = 4
+    queue: int = 16
+    seconds: float = 600.0
+    body: int = 4 << 20
+
+    def __post_init__(self) -> None:
+        if self.parallel < 1:
+            raise UsageError(f"parallel is {self.parallel}: it has to be 1 or more")
+        if self.queue < 0:
+            raise UsageError(f"queue is {self.queue}: it has to be 0 or more")
+        if not 0 < self.seconds <= _LONGEST_S:
+            raise UsageError(f"timeout is {self.seconds}: it has to be above 0 s, up to a day")
+        if self.body < 1:
+            raise UsageError(f"max-body is {self.body} bytes: it has to be 1 or more")
+
+
+@dataclass
+class Service:
+    """What the routes need.
+
+    Attributes:
+        engine: an open one; not closed here.
+        defaults: for what requests do not say.
+        access: who may use it.
+        limits: what a request may take.
+    """
+
+    engine: Engine
+    defaults: Defaults
+    access: Access = field(default_factory=Access)
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        self.created = int(time.time())
+        self.admission = Admission(self.limits.parallel, self.limits.queue)
+        self.metrics = Metrics(self.admission, lambda: self.engine.waiting)
+
+    # -- generating -------------------------------------------------------------------------
+
+    async def chat(self, request: Request) -> Answer:
+        """POST /v1/chat/completions."""
+        return self._answer(parse(ChatRequest, await read_body(request, self.limits.body)))
+
+    async def complete(self, request: Request) -> Answer:
+        """POST /v1/completions."""
+        return self._answer(parse(CompletionRequest, await read_body(request, self.limits.body)))
+
+    def _answer(self, asked: GenerationRequest) -> Answer:
+        return Answer(
+            asked,
+            lambda: prepare(self.engine, asked, self.defaults),
+            self.admission,
+            self.metrics,
+            self.limits.seconds,
+        )
+
+    # -- telling ----------------------------------------------------------------------------
+
+    async def models(self, request: Request) -> Response:
+        """GET /v1/models."""
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        """GET /v1/models/{id}."""
+        name = request.path_params["id"]
+        if name != self.engine.model_name:
+            message = f"there is no model {name[:200]!r}: this server has {self.engine.model_name}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return JSONResponse(self._model())
+
+    def _model(self) -> dict[str, object]:
+        return {
+            "id": self.engine.model_name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "edgespec",
+        }
+
+    async def health(self, request: Request) -> Response:
+        """GET /health."""
+        return JSONResponse({"status": "ok"})
+
+    async def show_metrics(self, request: Request) -> Response:
+        """GET /metrics."""
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def description(self, request: Request) -> Response:
+        """GET /openapi.json."""
+        return JSONResponse(describe(keyed=self.access.api_key is not None))
+
+
+def make_app(service: Service) -> Starlette:
+    """The ASGI application of a service."""
+    routes = [
+        Route("/v1/chat/completions", service.chat, methods=["POST"]),
+        Route("/v1/completions", service.complete, methods=["POST"]),
+        Route("/v1/models", service.models),
+        Route("/v1/models/{id:path}", service.model),
+        Route("/health", service.health),
+        Route("/metrics", service.show_metrics),
+        Route("/openapi.json", service.description),
+    ]
+    paths = {route.path for route in routes} | {"/"}
+    methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+    return Starlette(
+        routes=[
+            *routes,
+            Route("/v1/{rest:path}", _unknown, methods=methods),
+            Mount("/", StaticFiles(directory=_PAGE, html=True)),
+        ],
+        middleware=[
+            Middleware(Counting, service.metrics, paths),
+            Middleware(OriginGuard, service.access),
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(service.access.origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=["*"],
+            ),
+            Middleware(KeyGuard, service.access),
+        ],
+        exception_handlers={
+            ApiError: _tell,
+            HTTPException: _tell,
+            ClientDisconnect: _tell,
+            Exception: _tell,
+        },
+    )
+
+
+async def _unknown(request: Request) -> Response:
+    raise ApiError(404, f"there is no {request.url.path[:200]}: see /openapi.json")
+
+
+async def _tell(request: Request, error: Exception) -> Response:
+    return error_response(error)

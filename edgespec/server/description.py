@@ -1,0 +1,129 @@
+"""``/openapi.json``: the interface as a document, made of the shapes of requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from edgespec import __version__
+from edgespec.server.requests import ChatRequest, CompletionRequest
+
+__all__ = ["describe"]
+
+Json = dict[str, Any]
+
+_SHAPES: tuple[type[BaseModel], ...] = (ChatRequest, CompletionRequest)
+_ERRORS = {
+    "400": "the request is wrong",
+    "401": "the API key is missing or wrong",
+    "403": "foreign Host or Origin",
+    "408": "the body did not come in time",
+    "413": "the body is too long",
+    "429": "the queue is full: see Retry-After",
+    "500": "the generation failed",
+    "503": "the server is stopping",
+    "504": "the time limit was over",
+}
+
+
+def describe(*, keyed: bool) -> Json:
+    """The OpenAPI document.
+
+    Args:
+        keyed: whether clients have to send a key.
+    """
+    _, definitions = models_json_schema(
+        [(shape, "validation") for shape in _SHAPES],
+        ref_template="#/components/schemas/{model}",
+    )
+    components: Json = {"schemas": {**definitions["$defs"], **_results()}}
+    document: Json = {
+        "openapi": "3.1.0",
+        "info": {"title": "edgespec", "version": __version__},
+        "paths": _paths(),
+        "components": components,
+    }
+    if keyed:
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"key": []}]
+    return document
+
+
+def _paths() -> Json:
+    name = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    return {
+        "/v1/chat/completions": {"post": _generation("Answer a conversation", "Chat")},
+        "/v1/completions": {"post": _generation("Continue a text", "Completion")},
+        "/v1/models": {"get": _reading("The model, as a list", _of("Models"), "401", "403")},
+        "/v1/models/{id}": {
+            "get": _reading("The model", _of("Model"), "401", "403", "404", parameters=[name])
+        },
+        "/health": {"get": _reading("Whether it runs", _of("Health"), "403")},
+        "/metrics": {"get": _reading("For Prometheus", {"text/plain": {}}, "401", "403")},
+        "/openapi.json": {"get": _reading("This", {"application/json": {}}, "403")},
+    }
+
+
+def _generation(summary: str, name: str) -> Json:
+    schema = {"$ref": f"#/components/schemas/{name}Request"}
+    streamed = {"text/event-stream": {"schema": {"type": "string"}}}
+    return {
+        "summary": summary,
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "responses": {
+            "200": {"description": "the answer", "content": {**_of(f"{name}Answer"), **streamed}},
+            **_failures(*_ERRORS),
+        },
+    }
+
+
+def _reading(summary: str, content: Json, *errors: str, **more: Any) -> Json:
+    good = {"200": {"description": "good", "content": content}}
+    return {"summary": summary, **more, "responses": {**good, **_failures(*errors)}}
+
+
+def _failures(*statuses: str) -> Json:
+    known = {**_ERRORS, "404": "no such thing"}
+    return {one: {"description": known[one], "content": _of("Error")} for one in statuses}
+
+
+def _of(name: str) -> Json:
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+
+
+def _results() -> Json:
+    """Shapes of responses, as far as clients rely on them."""
+    text, number = {"type": "string"}, {"type": "integer"}
+    nullable = {"type": ["string", "null"]}
+    error = _object(message=text, type=text, param=nullable, code=nullable)
+    model = _object(id=text, object={"const": "model"}, created=number, owned_by=text)
+    usage = _object(prompt_tokens=number, completion_tokens=number, total_tokens=number)
+    figures = _object(
+        finish_reason=text,
+        drafter=text,
+        seed=number,
+        timings={"type": "object"},
+        speculation={"type": "object"},
+    )
+    shared = {
+        "id": text,
+        "created": number,
+        "model": text,
+        "usage": usage,
+        "choices": {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": "object"}},
+        "edgespec": figures,
+    }
+    return {
+        "Error": _object(error=error),
+        "Health": _object(status={"const": "ok"}),
+        "Model": model,
+        "Models": _object(object={"const": "list"}, data={"type": "array", "items": model}),
+        "ChatAnswer": _object(object={"const": "chat.completion"}, **shared),
+        "CompletionAnswer": _object(object={"const": "text_completion"}, **shared),
+    }
+
+
+def _object(**properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "required": list(properties)}

@@ -1,0 +1,158 @@
+"""What stands before every route: who may ask, from where, and what responses forbid a browser.
+
+A server on this machine's own address can be reached by every web page its user opens. The names
+it answers to are checked, as a page may give its own name this address (DNS rebinding), and so is
+the origin of a request.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Collection
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edgespec.errors import UsageError
+from edgespec.server.errors import ApiError, error_response
+
+__all__ = ["Access", "KeyGuard", "OriginGuard", "is_loopback"]
+
+_GUARDED = ("/v1/", "/metrics")
+_SECURITY_HEADERS = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may use the server.
+
+    Attributes:
+        host: the address it listens on.
+        api_key: what clients have to send; None for none.
+        origins: of web pages elsewhere that may use it, as ``https://name:port``.
+
+    Raises:
+        UsageError: everybody could use it, a key cannot be sent in a header, or an origin is none.
+    """
+
+    host: str = "127.0.0.1"
+    api_key: str | None = None
+    origins: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.api_key is None and not is_loopback(self.host):
+            raise UsageError(
+                f"{self.host} can be reached from other machines: set EDGESPEC_API_KEY, so that "
+                "not everybody there can use this server"
+            )
+        key = self.api_key
+        if key is not None and (
+            not key or not key.isascii() or not key.isprintable() or " " in key
+        ):
+            raise UsageError("the API key has to be printable ASCII without spaces, not empty")
+        for origin in self.origins:
+            parts = _split(origin)
+            if parts is None or origin != f"{parts.scheme}://{parts.netloc}" or not parts.hostname:
+                raise UsageError(f"{origin!r} is no origin: give one like https://example.org:8443")
+
+    def knows_host(self, host: str | None) -> bool:
+        """Whether a Host header names this server."""
+        parts = _split(f"//{host}")
+        name = parts.hostname if parts else None
+        if name is None:
+            return False
+        if not is_loopback(self.host):  # its names are not known here; the key is what guards it
+            return True
+        return is_loopback(name) or any(name == urlsplit(one).hostname for one in self.origins)
+
+    def knows_origin(self, origin: str, host: str | None) -> bool:
+        """Whether pages of this origin may use the server: its own, and those that are allowed."""
+        parts = _split(origin)
+        own = parts is not None and host is not None and parts.netloc.lower() == host.lower()
+        return own or origin in self.origins
+
+    def knows_key(self, authorization: str | None) -> bool:
+        """Whether an Authorization header has the key; takes the same time for all wrong ones."""
+        if self.api_key is None:
+            return True
+        scheme, _, key = (authorization or "").partition(" ")
+        given, wanted = key.strip().encode("utf-8", "replace"), self.api_key.encode("ascii")
+        return hmac.compare_digest(given, wanted) and scheme.lower() == "bearer"
+
+
+class OriginGuard:
+    """Refuses requests under a foreign name or from a foreign page; adds security headers."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it with an error."""
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host"), headers.get("origin")
+        send = _with_security_headers(send)
+        if not self._access.knows_host(host):
+            message = "this server does not answer to that Host: use localhost or 127.0.0.1"
+            await error_response(ApiError(403, message, code="host"))(scope, receive, send)
+        elif origin is not None and not self._access.knows_origin(origin, host):
+            message = "pages of this origin may not use the server: --allow-origin lets them"
+            await error_response(ApiError(403, message, code="origin"))(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+class KeyGuard:
+    """Refuses requests without the key, but for the page, its health and its description."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it with an error."""
+        guarded = scope["path"].startswith(_GUARDED)
+        if guarded and not self._access.knows_key(Headers(scope=scope).get("authorization")):
+            error = ApiError(
+                401,
+                "the API key is missing or wrong: send it as 'Authorization: Bearer KEY'",
+                kind="authentication_error",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+            await error_response(error)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach that address or name."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return None
+
+
+def _with_security_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).update(_SECURITY_HEADERS)
+        await send(message)
+
+    return sending

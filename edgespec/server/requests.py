@@ -1,0 +1,171 @@
+"""What a client may ask for. Fields that are not here are ignored, wrong types refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar, Union
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+
+from edgespec.server.errors import ApiError
+
+__all__ = [
+    "ChatRequest",
+    "CompletionRequest",
+    "GenerationRequest",
+    "ResponseFormat",
+    "parse",
+]
+
+_MOST_MESSAGES = 2048
+_MOST_STOPS = 16
+_MOST_TOOLS = 128
+_MOST_LIKELY = 20
+
+StopString = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class StreamOptions(_Shape):
+    """What a stream carries besides the answer."""
+
+    include_usage: bool = False
+    """End with a chunk that has `usage` and no choices."""
+
+
+class EdgespecOptions(_Shape):
+    """What only this server knows."""
+
+    origins: bool = False
+    """Chunks of a stream say where their token came from:
+    `{"edgespec": {"origin": "accepted" | "corrected" | "bonus" | "plain", "token": id}}`."""
+
+
+class GenerationRequest(_Shape):
+    """What chat and plain completions have in common."""
+
+    model: str | None = None
+    """Ignored: the server has one model."""
+    stream: bool | None = None
+    """Send the answer as server-sent events while it is written."""
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    """Most tokens of the answer; without it the context is the limit."""
+    stop: StopString | Annotated[list[StopString], Field(max_length=_MOST_STOPS)] | None = None
+    """The answer ends before the first of these."""
+    seed: int | None = None
+    """0 to 2**64 - 1; without it the server's, or a random one."""
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], float] | None = None
+    """Token id -> number added to its logit; -100 and less forbid the token."""
+    n: Literal[1] | None = None
+    """One answer a request."""
+    edgespec: EdgespecOptions | None = None
+
+
+class TextPart(_Shape):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(_Shape):
+    """A message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_calls: Annotated[list[dict[str, Any]], Field(max_length=_MOST_TOOLS)] | None = None
+    tool_call_id: str | None = None
+
+
+class TextFormat(_Shape):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class ObjectFormat(_Shape):
+    """A JSON object."""
+
+    type: Literal["json_object"]
+
+
+class NamedSchema(_Shape):
+    """A JSON Schema; its name is ignored, and it is always obeyed strictly."""
+
+    json_schema: dict[str, Any] = Field(alias="schema")
+
+
+class SchemaFormat(_Shape):
+    """JSON that a schema describes."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+ResponseFormat = Annotated[
+    Union[TextFormat, ObjectFormat, SchemaFormat],  # noqa: UP007 (Python 3.10)
+    Field(discriminator="type"),
+]
+
+
+class ChatRequest(GenerationRequest):
+    """The body of a request for a chat completion."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=_MOST_MESSAGES)]
+    max_completion_tokens: int | None = None
+    """Goes before `max_tokens`."""
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=_MOST_LIKELY)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=_MOST_TOOLS)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    """`none`, `auto`, `required`, or a tool by its name."""
+
+
+class CompletionRequest(GenerationRequest):
+    """The body of a request for a completion: no chat template is applied."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    """One text, or the ids of one text's tokens."""
+    logprobs: Annotated[int, Field(ge=0, le=_MOST_LIKELY)] | None = None
+    """Tell how likely each token was, and so many others."""
+    echo: bool | None = None
+    """Begin with the prompt, which has to be text."""
+    suffix: None = None
+    """Not supported."""
+    best_of: Literal[1] | None = None
+
+
+Shape = TypeVar("Shape", bound=_Shape)
+
+
+def parse(shape: type[Shape], body: bytes) -> Shape:
+    """Read the body of a request.
+
+    Raises:
+        ApiError: it is not JSON, or not of that shape; tells the first thing that is wrong.
+    """
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from None
+    try:
+        return shape.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        param = ".".join(str(step) for step in first["loc"])[:200]
+        raise ApiError(
+            400, f"{param or 'the body'}: {first['msg']}", param=param or None, code=first["type"]
+        ) from None

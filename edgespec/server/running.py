@@ -1,0 +1,149 @@
+"""Running the application: its socket, connections that stall, and how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.server.admission import Admission
+
+__all__ = ["Server", "open_socket"]
+
+_PATIENCE_S = 15.0
+_CONNECTIONS = 500
+_LONGEST_GRACE_S = 3600.0
+_LEAVE_S = 5.0  # to send what cancelled answers have, after the grace
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """A socket that is bound, and does not listen yet.
+
+    Raises:
+        UsageError: the host has no address, or the port is none.
+        EdgespecError: the address is in use, or may not be used.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, OverflowError, UnicodeError):
+        raise UsageError(f"cannot listen on {host!r}, port {port}: no such address") from None
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)
+        raise EdgespecError(
+            f"cannot listen on {host}, port {port} ({reason}): choose another with --port"
+        ) from None
+    return listener
+
+
+class Server(uvicorn.Server):
+    """Serves until it is told to stop: by `stop`, SIGINT or SIGTERM.
+
+    It then accepts nothing new, and answers under way may end within `grace_s` seconds; after
+    that, or at a second signal, they end with what they have.
+
+    Args:
+        app: what is served.
+        admission: ends answers.
+        grace_s: for answers under way.
+        announce: called when connections are accepted.
+
+    Raises:
+        UsageError: the grace is out of range.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        admission: Admission,
+        grace_s: float,
+        announce: Callable[[], None] = lambda: None,
+    ) -> None:
+        if not 0 <= grace_s <= _LONGEST_GRACE_S:
+            raise UsageError(f"grace is {grace_s}: it has to be between 0 and an hour of seconds")
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=_Protocol,
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                log_level="critical",
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=_CONNECTIONS,
+                timeout_graceful_shutdown=math.ceil(grace_s + _LEAVE_S),
+            )
+        )
+        self._admission, self._grace_s, self._announce = admission, grace_s, announce
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.signal: int | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        self._announce()
+
+    def stop(self) -> None:
+        """Stop; at the second call at once. From any thread."""
+        self.force_exit, self.should_exit = self.should_exit, True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_to_stop)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal came."""
+        self.signal = self.signal or sig
+        self.stop()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C stopped it."""
+        return self.signal == signal.SIGINT
+
+    def _begin_to_stop(self) -> None:
+        assert self._loop is not None
+        if self.force_exit:
+            self._admission.close()
+        else:
+            self._loop.call_later(self._grace_s, self._admission.close)
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1 that does not wait for ever: for a request's headers, or to be rid of a response.
+
+    While a request is answered, the answer has a time limit of its own.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(_PATIENCE_S, self._watch, self._progress())
+
+    def _progress(self) -> tuple[Any, ...]:
+        return self.cycle, self.transport.is_closing(), self.transport.get_write_buffer_size()
+
+    def _watch(self, before: tuple[Any, ...]) -> None:
+        if self not in self.connections:
+            return
+        now = self._progress()
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if now == before and (self.transport.is_closing() or not answering):
+            self.transport.abort()
+        else:
+            self.loop.call_later(_PATIENCE_S, self._watch, now)
