@@ -97,7 +97,20 @@ class Session:
         """
         if not text.strip():
             raise UsageError("the message is empty")
-        return self._answer([*self.messages, Message("user", text)], self.sampling)
+        return self._answer([*self.messages, Message("user", text)], self.sampling, self.messages)
+
+    def revise(self, text: str) -> Turn:
+        """Say something else in place of the last user message, and of all that came after it.
+
+        Raises: as `send`.
+            UsageError: nothing was said yet.
+        """
+        if not text.strip():
+            raise UsageError("the message is empty")
+        before = self.messages
+        if self.unanswered is None:
+            before = before[: self._last_message()]
+        return self._answer([*before, Message("user", text)], self.sampling, before)
 
     def retry(self) -> Turn:
         """Answer the last user message again, with the next seed.
@@ -105,19 +118,63 @@ class Session:
         Raises:
             UsageError: nothing was said yet.
         """
-        last = max((i for i, m in enumerate(self.messages) if m.role == "user"), default=None)
         if self.unanswered is not None:
             messages = [*self.messages, Message("user", self.unanswered)]
-        elif last is not None:
-            messages = self.messages[: last + 1]
         else:
-            raise UsageError("there is no message to answer again")
+            messages = self.messages[: self._last_message() + 1]
         sampling = replace(self.sampling, seed=(self.sampling.seed + 1) % 2**64)
-        turn = self._answer(messages, sampling)
+        turn = self._answer(messages, sampling, self.messages)
         self.sampling = sampling
         return turn
 
-    def _answer(self, messages: list[Message], sampling: SamplingParameters) -> Turn:
+    def moved_to(self, engine: Engine) -> Session:
+        """The same conversation on another engine.
+
+        Raises:
+            TemplateError: its model has no usable chat template.
+        """
+        moved = Session(
+            engine,
+            None,
+            self.sampling,
+            self.limits,
+            accept=self.accept,
+            grammar=self.grammar,
+        )
+        moved.messages, moved.unanswered = [*self.messages], self.unanswered
+        return moved
+
+    def size(self) -> int:
+        """Tokens that what the model sees of the conversation takes.
+
+        Raises:
+            TemplateError: the template cannot render the conversation.
+        """
+        turns = any(message.role != "system" for message in self.messages)
+        return len(self._fit(self.messages)[0]) if turns else 0
+
+    def would_drop(self, tokens: int) -> int:
+        """How many of the oldest messages would be left out if so many tokens came behind them.
+
+        Raises:
+            TemplateError: the template cannot render the conversation.
+        """
+        turns = sum(message.role != "system" for message in self.messages)
+        try:
+            return self._fit(self.messages, tokens)[1] if turns else 0
+        except ContextFullError:
+            return turns
+
+    def _last_message(self) -> int:
+        """Where the user's last message is."""
+        for index in range(len(self.messages) - 1, -1, -1):
+            if self.messages[index].role == "user":
+                return index
+        raise UsageError("there is no message to answer again")
+
+    def _answer(
+        self, messages: list[Message], sampling: SamplingParameters, before: list[Message]
+    ) -> Turn:
         tokens, dropped = self._fit(messages)
         system = [m for m in messages[:1] if m.role == "system"]
         limits = replace(self.limits, keep=self._front(system, tokens))
@@ -125,21 +182,27 @@ class Session:
             tokens, sampling, limits, accept=self.accept, grammar=self.grammar
         )
         # Only now: a message that was refused leaves the conversation as it was.
-        before, self.messages = self.messages, messages
+        self.messages = messages
         self.dropped, self.unanswered = dropped, None
         return Turn(self, stream, before)
 
-    def _fit(self, messages: list[Message]) -> tuple[Int32Array, int]:
+    def _fit(self, messages: list[Message], more: int = 0) -> tuple[Int32Array, int]:
         """Tokens of the newest part of the conversation that fits, and how many it leaves out.
 
-        A part that has to be cut leaves at least a quarter of the context to the answer.
+        A part that has to be cut leaves at least a quarter of the context to the answer. What was
+        left out once stays out: cutting anew with every message would leave nothing in the caches.
+
+        Args:
+            messages: what is to be seen, if possible.
+            more: tokens that have to fit behind them.
         """
         capacity = self.engine.decoder.capacity
         start = 1 if messages and messages[0].role == "system" else 0
         allowed = capacity - 1
-        for dropped in range(0, len(messages) - start, 2):
+        first = self.dropped if self.dropped < len(messages) - start else 0
+        for dropped in range(first, len(messages) - start, 2):
             tokens = self._tokens(messages[:start] + messages[start + dropped :])
-            if len(tokens) <= allowed:
+            if len(tokens) + more <= allowed:
                 return tokens, dropped
             if self.limits.overflow != "shift":
                 break

@@ -72,6 +72,75 @@ def test_a_retry_that_says_nothing_keeps_the_old_answer(open_engine: Any) -> Non
     assert [m.role for m in session.messages] == ["user", "assistant"]
 
 
+def test_a_revised_message_takes_the_place_of_the_last_one(engine: Any, plain: Any) -> None:
+    session = make(engine)
+    with pytest.raises(UsageError, match="no message"):
+        session.revise("Hello")
+    session.send("Name a river.").result  # noqa: B018
+    session.send("Another one.").result  # noqa: B018
+    revised = session.revise("And a lake.").result
+    asked = [message.content for message in session.messages if message.role == "user"]
+    assert asked == ["Name a river.", "And a lake."]
+    rendered = engine.template.render(
+        [{"role": m.role, "content": m.content} for m in session.messages[:-1]]
+    )
+    assert list(revised.tokens) == plain.greedy(engine.tokenize(rendered).tolist(), 12)
+
+
+def test_a_revised_message_without_an_answer_is_the_one_to_retry(open_engine: Any) -> None:
+    session = make(open_engine())
+    session.send("Name a river.").result  # noqa: B018
+    kept = list(session.messages)
+    session.send("Another one.").result  # noqa: B018
+    turn = session.revise("And a lake.")
+    turn.cancel()
+    assert turn.result.text == ""
+    assert (session.messages, session.unanswered) == (kept, "And a lake.")
+    session.revise("And a sea.").result  # noqa: B018
+    assert session.messages[:3] == [*kept, Message("user", "And a sea.")]
+    with pytest.raises(ContextFullError):
+        session.revise("word " * 3000)
+    assert session.messages[2] == Message("user", "And a sea.")
+
+
+def test_a_conversation_moves_to_another_engine(open_engine: Any) -> None:
+    session = make(open_engine(), system="You are brief.")
+    session.send("Name a river.").result  # noqa: B018
+    session.unanswered = "Another one."
+    moved = session.moved_to(open_engine(draft="ngram"))
+    assert moved.engine is not session.engine
+    assert (moved.messages, moved.unanswered) == (session.messages, "Another one.")
+    assert moved.retry().result.tokens == session.retry().result.tokens
+    assert len(moved.messages) == len(session.messages) == 5
+
+
+def test_what_would_be_dropped_is_what_is_dropped(open_engine: Any) -> None:
+    session = make(open_engine(context=256), count=8, system="You are brief.")
+    assert session.would_drop(1000) == session.size() == 0
+    while session.size() < 170:
+        session.send("Tell me something about a river.").result  # noqa: B018
+    assert session.would_drop(10) == 0
+    message = "river " * 100
+    expected = session.would_drop(len(session.engine.tokenize(message)) + 6)
+    assert expected > 0
+    session.send(message).result  # noqa: B018
+    assert session.dropped == expected
+    assert session.would_drop(10_000) == len(session.messages) - 1
+
+
+def test_what_was_dropped_stays_dropped_so_that_the_cache_is_of_use(open_engine: Any) -> None:
+    session = make(open_engine(context=256), count=8)
+    dropped, reused = [], []
+    while len(dropped) < 3:
+        turn = session.send("Tell me something about a river, please.")
+        turn.result  # noqa: B018
+        if session.dropped:
+            dropped.append(session.dropped)
+            reused.append(turn.stream.statistics.reused_tokens)
+    assert dropped == dropped[:1] * 3
+    assert min(reused[1:]) > 128
+
+
 def test_a_cancelled_answer_stays_and_an_unsaid_one_can_be_retried(open_engine: Any) -> None:
     session = make(open_engine(), count=200)
     turn = session.send("Tell me a long story.")
