@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from edgespec.errors import UsageError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Limits", "Service", "make_app"]
 
 _LONGEST_S = 86400.0
-_PAGE = Path(__file__).with_name("page")
+_FILES = StaticFiles(directory=Path(__file__).with_name("page"), html=True)
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,7 @@ class Service:
             "object": "model",
             "created": self.created,
             "owned_by": "edgespec",
+            "context_length": self.engine.target.capacity,
         }
 
     async def health(self, request: Request) -> Response:
@@ -140,6 +141,10 @@ class Service:
         """GET /openapi.json."""
         return JSONResponse(describe(keyed=self.access.api_key is not None))
 
+    async def page(self, request: Request) -> Response:
+        """GET / and the files that the page there needs."""
+        return await _FILES.get_response(request.path_params.get("file", "."), request.scope)
+
 
 def make_app(service: Service) -> Starlette:
     """The ASGI application of a service."""
@@ -153,12 +158,11 @@ def make_app(service: Service) -> Starlette:
         Route("/openapi.json", service.description),
     ]
     paths = {route.path for route in routes} | {"/"}
-    methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
     return Starlette(
         routes=[
             *routes,
-            Route("/v1/{rest:path}", _unknown, methods=methods),
-            Mount("/", StaticFiles(directory=_PAGE, html=True)),
+            Route("/", service.page),
+            Route("/{file}", service.page),
         ],
         middleware=[
             Middleware(Counting, service.metrics, paths),
@@ -178,10 +182,6 @@ def make_app(service: Service) -> Starlette:
             Exception: _tell,
         },
     )
-
-
-async def _unknown(request: Request) -> Response:
-    raise ApiError(404, f"there is no {request.url.path[:200]}: see /openapi.json")
 
 
 async def _tell(request: Request, error: Exception) -> Response:

@@ -98,11 +98,14 @@ def _results() -> Json:
     text, number = {"type": "string"}, {"type": "integer"}
     nullable = {"type": ["string", "null"]}
     error = _object(message=text, type=text, param=nullable, code=nullable)
-    model = _object(id=text, object={"const": "model"}, created=number, owned_by=text)
+    model = _object(
+        id=text, object={"const": "model"}, created=number, owned_by=text, context_length=number
+    )
     usage = _object(prompt_tokens=number, completion_tokens=number, total_tokens=number)
     figures = _object(
         finish_reason=text,
         drafter=text,
+        plain_tokens_per_second={"type": ["number", "null"]},
         seed=number,
         timings={"type": "object"},
         speculation={"type": "object"},

@@ -135,7 +135,8 @@ class Answer:
 
     def _figures(self, result: Result) -> Json:
         assert self._job is not None
-        return {**figures(result), "seed": self._job.seed}
+        plain = self._job.plain(result)
+        return {**figures(result), "plain_tokens_per_second": plain, "seed": self._job.seed}
 
     # -- as events --------------------------------------------------------------------------
 
@@ -175,7 +176,11 @@ class Answer:
         if chunk is None:
             return []
         if self._request.edgespec and self._request.edgespec.origins:
-            chunk["edgespec"] = {"origin": piece.origin.value, "token": piece.token}
+            chunk["edgespec"] = {
+                "origin": piece.origin.value,
+                "token": piece.token,
+                "acceptance_rate": self._job.stream.statistics.acceptance_rate,
+            }
         return [self._event(chunk)]
 
     def _event(self, chunk: Json) -> bytes:
