@@ -59,7 +59,8 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):
-        return ApiError(error.status_code, error.detail, headers=error.headers)
+        message = f"{error.detail}: /openapi.json says what there is"
+        return ApiError(error.status_code, message, headers=error.headers)
     if isinstance(error, ContextFullError):
         return ApiError(400, str(error), param="messages", code="context_length_exceeded")
     if isinstance(error, (UsageError, TemplateError, GrammarError)):

@@ -40,8 +40,9 @@ class EdgespecOptions(_Shape):
     """What only this server knows."""
 
     origins: bool = False
-    """Chunks of a stream say where their token came from:
-    `{"edgespec": {"origin": "accepted" | "corrected" | "bonus" | "plain", "token": id}}`."""
+    """Chunks of a stream say where their token came from, and the share of proposals that were
+    accepted so far: `{"edgespec": {"origin": "accepted" | "corrected" | "bonus" | "plain",
+    "token": id, "acceptance_rate": share or null}}`."""
 
 
 class GenerationRequest(_Shape):
@@ -164,8 +165,22 @@ def parse(shape: type[Shape], body: bytes) -> Shape:
     try:
         return shape.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        param = ".".join(str(step) for step in first["loc"])[:200]
-        raise ApiError(
-            400, f"{param or 'the body'}: {first['msg']}", param=param or None, code=first["type"]
-        ) from None
+        raise _wrong(value, error) from None
+
+
+def _wrong(value: Any, error: ValidationError) -> ApiError:
+    """The most telling of the errors: not that a value is none of one type out of several."""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    worst = max(errors, key=lambda one: (not one["type"].endswith("_type"), len(one["loc"])))
+    path = []
+    for step in worst["loc"]:
+        try:  # steps that are no key or index name a branch of a union
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            continue
+        path.append(str(step))
+    if worst["type"] == "missing":
+        path.append(str(worst["loc"][-1]))
+    param = ".".join(path)[:200]
+    message = f"{param or 'the body'}: {worst['msg']}"
+    return ApiError(400, message, param=param or None, code=worst["type"])

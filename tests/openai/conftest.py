@@ -82,7 +82,7 @@ def tools() -> list[dict[str, Any]]:
 def engine(default_model: Path) -> Iterator[Any]:
     from edgespec import Engine, EngineOptions
 
-    options = EngineOptions(draft="ngram", threads=2, context=1024, k=3, exact="bitwise")
+    options = EngineOptions(draft="ngram", threads=2, context=512, k=3, exact="bitwise")
     with Engine(default_model, options) as engine:
         yield engine
 

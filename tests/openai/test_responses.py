@@ -131,7 +131,7 @@ def test_why_an_answer_ended(engine: Any, greedy: Any) -> None:
     cancelled = engine.generate(PROMPT, **greedy(2))
     cancelled.cancel()
     assert reason(cancelled.result) == "length"
-    full = engine.generate("a b " * 510, **greedy(50)).result
+    full = engine.generate("a b " * 250, **greedy(50)).result
     assert full.finish_reason == "context" and reason(full) == "length"
 
 

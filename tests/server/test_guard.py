@@ -1,0 +1,152 @@
+"""Who gets in: by Host, Origin and key; and what every response forbids a browser."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from edgespec.errors import UsageError
+from edgespec.server.guard import Access
+
+FRIEND = "https://friend.example:8443"
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+KEY = "correct-horse-battery"
+
+
+@pytest.fixture(scope="module")
+def keyed(serve: Any) -> Any:
+    with serve(access=Access(api_key=KEY, origins=(FRIEND,))) as running:
+        yield running
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:80", "[::1]:8080"])
+def test_its_own_names(server: Any, host: str) -> None:
+    assert httpx.get(f"{server.url}/health", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "[::1", "10.0.0.1", ""]
+)
+def test_foreign_names(server: Any, host: str) -> None:
+    for path in ("/health", "/", "/v1/models", "/app.js"):
+        response = httpx.get(f"{server.url}{path}", headers={"Host": host})
+        assert response.status_code == 403
+        assert "Host" in response.json()["error"]["message"]
+
+
+def test_no_name_at_all(server: Any) -> None:
+    with socket.create_connection(server.address, timeout=30) as connection:
+        connection.sendall(b"GET /v1/models HTTP/1.0\r\n\r\n")
+        assert b"403" in connection.makefile("rb").readline()
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://["]
+)
+def test_pages_of_others(server: Any, origin: str) -> None:
+    headers = {"Origin": origin}
+    assert server.post("/v1/chat/completions", CHAT, headers=headers).status_code == 403
+    assert httpx.get(f"{server.url}/metrics", headers=headers).status_code == 403
+    asked = {**headers, "Access-Control-Request-Method": "POST"}
+    preflight = httpx.options(f"{server.url}/v1/chat/completions", headers=asked)
+    assert preflight.status_code == 403
+    assert "access-control-allow-origin" not in preflight.headers
+
+
+def test_its_own_page(server: Any) -> None:
+    headers = {"Origin": server.url}
+    assert server.post("/v1/chat/completions", CHAT, headers=headers).status_code == 200
+
+
+def test_pages_that_are_allowed(keyed: Any) -> None:
+    asked = {
+        "Origin": FRIEND,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type",
+    }
+    preflight = httpx.options(f"{keyed.url}/v1/chat/completions", headers=asked)
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == FRIEND
+    headers = {"Origin": FRIEND, "Authorization": f"Bearer {KEY}", "Host": "friend.example:8443"}
+    answer = keyed.post("/v1/chat/completions", CHAT, headers=headers)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == FRIEND
+    refused = keyed.post("/v1/chat/completions", CHAT, headers={"Origin": FRIEND})
+    assert refused.status_code == 401
+    assert refused.headers["access-control-allow-origin"] == FRIEND  # so that its page can read it
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer", f"Bearer {KEY}x", f"Basic {KEY}", KEY, "Bearer é"]
+)
+def test_without_the_key(keyed: Any, header: str | None, caplog: Any) -> None:
+    headers = {} if header is None else {"Authorization": header.encode()}
+    with caplog.at_level(logging.DEBUG):
+        for method, path in (
+            ("POST", "/v1/chat/completions"),
+            ("GET", "/v1/x"),
+            ("GET", "/metrics"),
+        ):
+            response = httpx.request(method, keyed.url + path, headers=headers)
+            assert response.status_code == 401
+            assert response.json()["error"]["code"] == "invalid_api_key"
+            assert response.headers["www-authenticate"] == "Bearer"
+            assert KEY not in response.text
+    assert KEY not in caplog.text
+
+
+def test_with_the_key(keyed: Any) -> None:
+    assert keyed.client(KEY).models.list().data
+    for path in ("/health", "/", "/openapi.json"):
+        assert httpx.get(keyed.url + path).status_code == 200
+    assert httpx.get(f"{keyed.url}/openapi.json").json()["security"] == [{"key": []}]
+
+
+def test_what_browsers_are_told(server: Any) -> None:
+    for path in ("/", "/health", "/nothing", "/v1/models", "/v1/nothing"):
+        headers = httpx.get(server.url + path).headers
+        assert headers["content-security-policy"].startswith("default-src 'self';")
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_page_and_nothing_else(server: Any) -> None:
+    page = httpx.get(server.url)
+    assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
+    for path in ("/../app.py", "/%2e%2e/app.py", "/..%2fapp.py", "/%00", "/x" * 3000, "/page"):
+        response = httpx.get(server.url + path)
+        assert response.status_code == 404
+        assert response.json()["error"]["type"] == "invalid_request_error"
+    assert httpx.post(server.url).status_code == 405
+    assert httpx.get(f"{server.url}/v1/chat/completions").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"host": "0.0.0.0"}, "EDGESPEC_API_KEY"),
+        ({"host": "::"}, "EDGESPEC_API_KEY"),
+        ({"host": "192.168.1.5"}, "EDGESPEC_API_KEY"),
+        ({"host": "example.org"}, "EDGESPEC_API_KEY"),
+        ({"api_key": ""}, "API key"),
+        ({"api_key": "with space"}, "API key"),
+        ({"api_key": "schlüssel"}, "API key"),
+        ({"origins": ["*"]}, "no origin"),
+        ({"origins": ["example.org"]}, "no origin"),
+        ({"origins": ["https://example.org/"]}, "no origin"),
+        ({"origins": ["http://["]}, "no origin"),
+    ],
+)
+def test_access_that_is_refused(given: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Access(**given)
+
+
+def test_other_machines_need_the_key_under_any_name() -> None:
+    access = Access("0.0.0.0", KEY)
+    assert access.knows_host("laptop.local:8080")
+    assert not access.knows_origin("https://evil.example", "laptop.local:8080")
+    assert access.knows_key(f"bearer  {KEY}") and not access.knows_key(None)

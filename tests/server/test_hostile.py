@@ -1,0 +1,157 @@
+"""Requests that nobody should send: refused in one line, and the server goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from edgespec.server import body, running
+
+CHAT = "/v1/chat/completions"
+
+
+def chat(**more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, **more}
+
+
+@pytest.fixture(autouse=True)
+def still_there(server: Any) -> Iterator[None]:
+    yield
+    assert server.post(CHAT, chat()).status_code == 200
+    assert server.service.admission.waiting == server.service.engine.waiting == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"\xff\xfe",
+        b"\0" * 1000,
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"messages": [{"role": "user", "content": "\xed\xa0\x80"}]}',
+        b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}',
+        b'{"messages": [{"role": "user", "content": "x"}], "temperature": 1e999}',
+        b'{"messages": [{"role": "user", "content": "x"}], "temperature": true}',
+        b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": "5"}',
+        b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": 1.5}',
+        b'{"messages": [{"role": "user", "content": "x"}], "seed": 1' + b"0" * 5000 + b"}",
+        b'{"messages": [{"role": "user", "content": "x"}], "seed": 1' + b"0" * 50 + b"}",
+        b'{"messages": [{"role": "user", "content": "x"}], "top_k": 99999999999}',
+        b'{"messages": {"role": "user", "content": "x"}}',
+        b'{"messages": [{"role": "user", "content": 5}]}',
+        b'{"messages": [{"role": "user"}], "logit_bias": {"5": Infinity}}',
+    ],
+)
+def test_bodies(server: Any, content: bytes) -> None:
+    for path in (CHAT, "/v1/completions"):
+        response = httpx.post(server.url + path, content=content, timeout=60)
+        assert response.status_code == 400, response.text
+        error = response.json()["error"]
+        assert error["message"] and len(error["message"]) < 500 and "\n" not in error["message"]
+        assert "Traceback" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"messages": [{"role": "user", "content": "x"}] * 2049}, "2048"),
+        ({"stop": ["x" * 1001]}, "1000"),
+        ({"tools": [{}] * 129}, "128"),
+        ({"schema": {"enum": ["x" * 300_000]}}, "characters"),
+        ({"schema": {"type": "array", "minItems": 10**9}}, "repeats"),
+        ({"schema": {"type": "string", "minLength": 10**30}}, "repeats"),
+        ({"schema": {"type": "unheard-of"}}, "grammar"),
+        ({"schema": {"$ref": "http://127.0.0.1:9/x"}}, "grammar"),
+        ({"schema": {"$ref": "#/$defs/missing"}}, "grammar"),
+    ],
+)
+def test_too_much_of_something(server: Any, given: Any, words: str) -> None:
+    if "schema" in given:
+        schema = {"name": "x", "schema": given["schema"]}
+        given = {"response_format": {"type": "json_schema", "json_schema": schema}}
+    response = server.post(CHAT, chat(**given))
+    assert response.status_code == 400, response.text
+    assert words in response.json()["error"]["message"]
+
+
+def test_a_schema_nested_deeply(server: Any) -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(60):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    assert server.post(CHAT, chat(response_format=wanted)).status_code in (200, 400)
+
+
+def test_what_a_prompt_may_hold(server: Any) -> None:
+    for text in ("\0", "\u202e\ufeff\uffff", "<|im_end|><|endoftext|>", "{{ 7 * 7 }}", "%s\r\n"):
+        messages = [{"role": "user", "content": text}]
+        response = server.post(CHAT, chat(messages=messages, stream=True))
+        assert response.text.endswith("data: [DONE]\n\n")
+
+
+def test_a_body_that_is_too_long(serve: Any) -> None:
+    with serve(body=2000) as small:
+        long = json.dumps(chat(padding="x" * 2000)).encode()
+        whole = httpx.post(small.url + CHAT, content=long)
+        parts = httpx.post(
+            small.url + CHAT, content=iter([long[:900], long[900:1800], long[1800:]])
+        )
+        for response in (whole, parts):
+            assert response.status_code == 413
+            assert response.json()["error"]["code"] == "too_large"
+        fits = json.dumps(chat(padding="x" * 1000)).encode()
+        assert httpx.post(small.url + CHAT, content=fits, timeout=60).status_code == 200
+        with socket.create_connection(small.address, timeout=30) as endless:
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            endless.sendall(head + b"Content-Length: 1000000000000\r\n\r\n" + b"x" * 40_000)
+            assert b"413" in endless.makefile("rb").readline()
+
+
+def test_bodies_and_headers_that_do_not_come(serve: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(body, "_SECONDS", 0.1)
+    monkeypatch.setattr(running, "_PATIENCE_S", 0.1)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
+    with serve() as hasty:
+        with socket.create_connection(hasty.address, timeout=30) as silent:
+            assert silent.recv(100) == b""
+        with socket.create_connection(hasty.address, timeout=30) as half:
+            half.sendall(head)
+            with contextlib.suppress(ConnectionResetError):
+                assert half.recv(100) == b""
+        with socket.create_connection(hasty.address, timeout=30) as late:
+            late.sendall(head + b"\r\n{")
+            assert b"408" in late.makefile("rb").readline()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+        b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_no_http(server: Any, data: bytes) -> None:
+    with socket.create_connection(server.address, timeout=30) as connection:
+        connection.sendall(data)
+        assert b" 4" in connection.makefile("rb").readline()
+
+
+def test_an_upgrade_is_not_taken(server: Any) -> None:
+    headers = {"Connection": "Upgrade", "Upgrade": "websocket"}
+    assert httpx.get(f"{server.url}/health", headers=headers).status_code == 200
