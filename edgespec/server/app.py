@@ -142,8 +142,14 @@ class Service:
         return JSONResponse(describe(keyed=self.access.api_key is not None))
 
     async def page(self, request: Request) -> Response:
-        """GET / and the files that the page there needs."""
-        return await _FILES.get_response(request.path_params.get("file", "."), request.scope)
+        """GET / and the files that the page there needs.
+
+        They change together: a browser asks every time whether its copies still hold.
+        """
+        file = request.path_params.get("file", ".")
+        response = await _FILES.get_response(file, request.scope)
+        response.headers["cache-control"] = "no-cache"
+        return response
 
 
 def make_app(service: Service) -> Starlette:
