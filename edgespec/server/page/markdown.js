@@ -4,7 +4,7 @@
 // traced back to the tokens it came in. All of it takes time linear in the text's length, or
 // nearly so, as a model may write anything.
 
-const FENCE = /^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`]*)[^`]*$/;
+const FENCE = /^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`]*)/;
 const HEADING = /^ {0,3}(#{1,6})[ \t]+(?=\S)/;
 const ITEM = /^([ \t]*)([-*+]|(\d{1,9})[.)])[ \t]+(?=\S)/;
 const RULE = /^ {0,3}([-*_])([ \t]*\1){2,}[ \t]*$/;
@@ -58,7 +58,7 @@ function opened(line, from, to, before) {
   const at = { start: from, end: to };
   if (!line.trim()) return before?.kind === "list" ? pausedList(before) : null;
   const fence = FENCE.exec(line);
-  if (fence) {
+  if (fence && !line.includes("`", fence[0].length)) {
     const [, indent, mark, language] = fence;
     return { ...at, kind: "code", indent: indent.length, fence: mark, language, lines: [], closed: false };
   }
@@ -170,9 +170,9 @@ function stressAt(text, at, to, depth, hopeless) {
   const mark = text[at];
   const run = runLength(text, at, to);
   const length = Math.min(run, 2);
-  const key = mark.repeat(length);
+  const key = mark.repeat(run);
   const inside = at + length;
-  const opens = inside < to && !/\s/.test(text[inside]) && run <= 3;
+  const opens = run <= 3 && inside < to && !/\s/.test(text[inside]);
   if (!opens || hopeless.has(key) || (mark === "_" && at > 0 && WORD.test(text[at - 1]))) return null;
   for (let close = inside; (close = text.indexOf(mark, close)) >= 0 && close < to; ) {
     const closing = runLength(text, close, to);

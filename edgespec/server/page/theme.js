@@ -1,7 +1,7 @@
 // Loaded before anything is drawn, so that the page does not flash in the other theme.
 "use strict";
 
-const THEMES = ["automatic", "light", "dark"];
+const THEMES = ["auto", "light", "dark"];
 
 function currentTheme() {
   try {
