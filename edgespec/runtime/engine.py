@@ -366,16 +366,17 @@ class Engine(Closing):
 
         Returns:
             How many tokens it holds; 0 if the file is damaged, missing, or of another model, build
-            or setting: the text is then read again.
+            or setting, or longer than the context or the memory for such caches: the text is
+            then read again.
         """
         self._check()
         prefix = read_cache(path, self._cache_key)
-        if prefix is None:
+        if prefix is None or len(prefix.tokens) > self.decoder.capacity:
             return 0
         with self._turns.hold(prefix, lambda: self._closed):
-            self.decoder.prefixes.add(prefix)
+            kept = self.decoder.prefixes.add(prefix)
         self._turns.end(prefix)
-        return len(prefix.tokens)
+        return len(prefix.tokens) if kept else 0
 
     @property
     def _cache_key(self) -> str:

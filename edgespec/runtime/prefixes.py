@@ -74,13 +74,18 @@ class PrefixCache:
             context.truncate(shared)
         return shared
 
-    def add(self, prefix: SavedPrefix) -> None:
-        """Keep a state, in place of those of its beginnings, and drop the oldest for it."""
+    def add(self, prefix: SavedPrefix) -> bool:
+        """Keep a state, in place of those of its beginnings, and drop the oldest for it.
+
+        Returns:
+            False if it is larger than all of them may be.
+        """
         kept = (one for one in self._saved if not _begins(prefix.tokens, one.tokens))
         self._saved = deque(kept)
         self._saved.append(prefix)
         while sum(one.state.nbytes for one in self._saved) > self._limit:
             self._saved.popleft()
+        return bool(self._saved)
 
     def find(self, tokens: Int32Array) -> SavedPrefix | None:
         """The saved state that shares most with a text, if any shares something."""

@@ -105,6 +105,8 @@ def test_a_cache_of_another_setting_is_not_taken(
     stream.result  # noqa: B018
     assert one.save_cache(tmp_path / "one.cache", stream.sequence)
     assert other.load_cache(tmp_path / "one.cache") == 0
+    assert open_engine(prompt_cache=0).load_cache(tmp_path / "one.cache") == 0
+    assert open_engine(context=256).load_cache(tmp_path / "one.cache") == 0
 
 
 # -- without a model --------------------------------------------------------------------------
@@ -149,7 +151,7 @@ def test_the_oldest_go_first_and_beginnings_are_not_kept_twice() -> None:
     assert np.array_equal(found.tokens, longer)
     cache.add(prefix(numbers(4)))
     assert cache.find(b) is None
-    cache.add(prefix(numbers(7), 31))
+    assert not cache.add(prefix(numbers(7), 31))
     assert cache.nbytes <= 30
 
 
