@@ -32,6 +32,8 @@ _MAX_OPTIONAL = 1000
 _BOUNDS = r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}"
 _SCHEMA_COUNTS = r'"(?:min|max)(?:Length|Items)"\s*:\s*(\d+)'
 _OPAQUE = r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*'
+_STRING_CHARACTERS = (r'char ::= [^"\\]', r'char ::= [^"\\\x00-\x1f]')
+"""The converter lets control characters into strings, which JSON forbids."""
 _stderr_lock = threading.Lock()
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
@@ -117,7 +119,7 @@ def grammar_from_schema(schema: str) -> str:
         if not isinstance(parsed, dict):
             raise GrammarError("the JSON schema has to be an object")
         _check_repetitions(re.findall(_SCHEMA_COUNTS, schema))
-        return str(json_schema_to_gbnf(schema))
+        return str(json_schema_to_gbnf(schema)).replace(*_STRING_CHARACTERS)
     except json.JSONDecodeError as error:
         raise GrammarError(
             f"the JSON schema is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"

@@ -24,7 +24,13 @@ _INTERRUPTED = 130
 @click.command()
 @engine_options
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=8080, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="0 takes a free one.",
+)
 @click.option(
     "--api-key",
     envvar="EDGESPEC_API_KEY",
@@ -61,7 +67,11 @@ def serve(**values: Any) -> int:
     draw_settings(defaults.sampling, defaults.accept)
     access = Access(values["host"], _key(values), tuple(values["allow_origin"]))
     limits = Limits(
-        values["parallel"], values["queue"], values["timeout"], values["max_body"] << 20
+        parallel=values["parallel"],
+        queue=values["queue"],
+        seconds=values["timeout"],
+        body=values["max_body"] << 20,
+        grace=values["grace"],
     )
     with (
         open_socket(values["host"], values["port"]) as listener,
@@ -74,7 +84,7 @@ def serve(**values: Any) -> int:
         server = Server(
             make_app(service),
             service.admission,
-            values["grace"],
+            limits.grace,
             lambda: click.echo(f"Serving {engine.model_name} at {url}"),
         )
         server.run(sockets=[listener])

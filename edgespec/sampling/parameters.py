@@ -22,6 +22,7 @@ Float32Array = npt.NDArray[np.float32]
 DEFAULT_BREAKERS = ("\n", ":", '"', "*")
 MIROSTAT_2 = 2
 _LARGEST = 1e38  # nearly the largest float32
+_LARGEST_PENALTY = 1e6  # times a logit, or the tokens of a context, it is far from that
 
 
 class FilterArguments(NamedTuple):
@@ -134,9 +135,13 @@ class SamplingParameters:
         _require(self.typical_p, "typical-p", 0.0, 1.0, "between 0 and 1 (off)")
         _require(self.top_p, "top-p", 0.0, 1.0, "between 0 and 1 (off)")
         _require(self.min_p, "min-p", 0.0, 1.0, "between 0 (off) and 1")
-        _require(self.repeat_penalty, "repeat-penalty", 1e-6, math.inf, "above 0 (1 is off)")
-        _require(self.frequency_penalty, "frequency-penalty", -math.inf, math.inf, "finite")
-        _require(self.presence_penalty, "presence-penalty", -math.inf, math.inf, "finite")
+        most = _LARGEST_PENALTY
+        _require(
+            self.repeat_penalty, "repeat-penalty", 1 / most, most, "above 0, up to 1e6 (1 is off)"
+        )
+        for name in ("frequency", "presence"):
+            penalty = getattr(self, f"{name}_penalty")
+            _require(penalty, f"{name}-penalty", -most, most, "within +-1e6 (0 is off)")
         _require(self.penalty_window, "penalty window", -1, 2**31 - 1, "-1 (whole context) or more")
         _require(self.seed, "seed", 0, 2**64 - 1, "between 0 and 2**64 - 1")
         _require(self.top_n_sigma, "top-n-sigma", -math.inf, math.inf, "finite (0 is off)")

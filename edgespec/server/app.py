@@ -45,6 +45,7 @@ class Limits:
         queue: requests that may wait.
         seconds: for waiting and generating.
         body: bytes.
+        grace: seconds for what is under way when the server is told to stop.
 
     Raises:
         UsageError: a value is out of range.
@@ -54,6 +55,7 @@ class Limits:
     queue: int = 16
     seconds: float = 600.0
     body: int = 4 << 20
+    grace: float = 10.0
 
     def __post_init__(self) -> None:
         if self.parallel < 1:
@@ -64,6 +66,8 @@ class Limits:
             raise UsageError(f"timeout is {self.seconds}: it has to be above 0 s, up to a day")
         if self.body < 1:
             raise UsageError(f"max-body is {self.body} bytes: it has to be 1 or more")
+        if not 0 <= self.grace <= _LONGEST_S:
+            raise UsageError(f"grace is {self.grace}: it has to be 0 s or more, up to a day")
 
 
 @dataclass

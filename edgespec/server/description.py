@@ -68,7 +68,8 @@ def _paths() -> Json:
 
 def _generation(summary: str, name: str) -> Json:
     schema = {"$ref": f"#/components/schemas/{name}Request"}
-    streamed = {"text/event-stream": {"schema": {"type": "string"}}}
+    event = _object(data={"type": "string", "description": "a chunk in JSON, or [DONE]"})
+    streamed = {"text/event-stream": {"schema": event}}
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},

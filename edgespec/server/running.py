@@ -21,7 +21,6 @@ __all__ = ["Server", "open_socket"]
 
 _PATIENCE_S = 15.0
 _CONNECTIONS = 500
-_LONGEST_GRACE_S = 3600.0
 _LEAVE_S = 5.0  # to send what cancelled answers have, after the grace
 
 
@@ -62,9 +61,6 @@ class Server(uvicorn.Server):
         admission: ends answers.
         grace_s: for answers under way.
         announce: called when connections are accepted.
-
-    Raises:
-        UsageError: the grace is out of range.
     """
 
     def __init__(
@@ -74,8 +70,6 @@ class Server(uvicorn.Server):
         grace_s: float,
         announce: Callable[[], None] = lambda: None,
     ) -> None:
-        if not 0 <= grace_s <= _LONGEST_GRACE_S:
-            raise UsageError(f"grace is {grace_s}: it has to be between 0 and an hour of seconds")
         super().__init__(
             uvicorn.Config(
                 app,

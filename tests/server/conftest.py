@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -64,13 +65,18 @@ class Running:
 
 
 @contextmanager
-def running(engine: Engine, grace_s: float = 0.0, **options: Any) -> Iterator[Running]:
+def running(engine: Engine, **options: Any) -> Iterator[Running]:
     access = options.pop("access", Access())
-    service = Service(engine, options.pop("defaults", DEFAULTS), access, Limits(**options))
+    send_buffer = options.pop("send_buffer", None)
+    service = Service(
+        engine, options.pop("defaults", DEFAULTS), access, Limits(**{"grace": 0.0, **options})
+    )
     listener = open_socket("127.0.0.1", 0)
+    if send_buffer:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     address = listener.getsockname()[:2]
     started = threading.Event()
-    server = Server(make_app(service), service.admission, grace_s, started.set)
+    server = Server(make_app(service), service.admission, service.limits.grace, started.set)
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:

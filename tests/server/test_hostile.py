@@ -49,6 +49,7 @@ def still_there(server: Any) -> Iterator[None]:
         b'{"messages": [{"role": "user", "content": "x"}], "seed": 1' + b"0" * 5000 + b"}",
         b'{"messages": [{"role": "user", "content": "x"}], "seed": 1' + b"0" * 50 + b"}",
         b'{"messages": [{"role": "user", "content": "x"}], "top_k": 99999999999}',
+        b'{"messages": [{"role": "user", "content": "x"}], "presence_penalty": -1e122}',
         b'{"messages": {"role": "user", "content": "x"}}',
         b'{"messages": [{"role": "user", "content": 5}]}',
         b'{"messages": [{"role": "user"}], "logit_bias": {"5": Infinity}}',

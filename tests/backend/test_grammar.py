@@ -1,0 +1,42 @@
+"""Grammars made from JSON Schemas, and who frees them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgespec.backend import Grammar, Model, Vocabulary, grammar_from_schema
+from edgespec.errors import GrammarError
+
+
+@pytest.fixture(scope="module")
+def vocabulary(default_model: Path) -> Iterator[Vocabulary]:
+    with Model(default_model) as model:
+        yield model.vocabulary
+
+
+@pytest.mark.parametrize("text", ["\n", "\t", "\0", "\x1f"])
+def test_strings_hold_no_bare_control_characters(vocabulary: Vocabulary, text: str) -> None:
+    rules = grammar_from_schema('{"type": "string"}')
+    with Grammar(vocabulary, rules) as grammar:
+        for token in vocabulary.tokenize('"one', add_special=False):
+            grammar.accept(int(token))
+        with pytest.raises(GrammarError):
+            for token in vocabulary.tokenize(text, add_special=False):
+                grammar.accept(int(token))
+        for token in vocabulary.tokenize('\\n ü"', add_special=False):
+            grammar.accept(int(token))
+
+
+def test_who_is_dropped_is_freed(vocabulary: Vocabulary) -> None:
+    grammar = Grammar(vocabulary, 'root ::= "x"')
+    copy = grammar.clone()
+    free = grammar._free, copy._free
+    grammar.close()
+    assert [one.alive for one in free] == [False, True]
+    del copy
+    gc.collect()
+    assert not free[1].alive

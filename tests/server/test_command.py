@@ -1,0 +1,140 @@
+"""`edgespec serve` as a process: its line, its signals, and calls that are wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+SMALL = ("--ctx", "512", "--threads", "2", "--draft", "none", "--port", "0")
+
+
+@contextmanager
+def process(model: Path, *arguments: str, **environment: str) -> Iterator[Any]:
+    """The running command, with `url` from its line."""
+    command = [sys.executable, "-m", "edgespec", "serve", str(model), *SMALL, *arguments]
+    one: Any = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    try:
+        line = one.stdout.readline()
+        assert line.startswith("Serving "), one.stderr.read()
+        one.url = line.split()[-1]
+        yield one
+    finally:
+        one.kill()
+        one.communicate()
+
+
+def ended(one: Any) -> tuple[int, str]:
+    _, errors = one.communicate(timeout=60)
+    return one.returncode, errors
+
+
+def test_sigterm_lets_answers_finish(default_model: Path) -> None:
+    body = {"prompt": "The sea is", "max_tokens": 40, "stream": True}
+    with process(default_model, "--grace", "60") as one:
+        assert one.url.startswith("http://127.0.0.1:")
+        with httpx.stream("POST", f"{one.url}/v1/completions", json=body, timeout=60) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            one.send_signal(signal.SIGTERM)
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+        assert ended(one) == (0, "")
+
+
+def test_the_second_ctrl_c_ends_at_once_and_the_key_is_never_said(default_model: Path) -> None:
+    body = {"prompt": "The sea is", "logit_bias": {"2": -100, "0": -100}, "stream": True}
+    key = "correct-horse-battery"
+    with process(default_model, "--grace", "600", "--ctx", "4096", EDGESPEC_API_KEY=key) as one:
+        assert httpx.get(f"{one.url}/v1/models").status_code == 401
+        headers = {"Authorization": f"Bearer {key}"}
+        url = f"{one.url}/v1/completions"
+        with httpx.stream("POST", url, json=body, headers=headers, timeout=60) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            one.send_signal(signal.SIGINT)
+            while is_accepting(one.url):
+                next(lines)
+            one.send_signal(signal.SIGINT)
+            status, errors = ended(one)
+    assert status == 130
+    assert errors == "" and key not in one.url
+
+
+def is_accepting(url: str) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_ctrl_c_when_idle(default_model: Path) -> None:
+    with process(default_model, "--port", "0") as one:
+        assert httpx.get(f"{one.url}/health").json() == {"status": "ok"}
+        one.send_signal(signal.SIGINT)
+        assert ended(one) == (130, "")
+
+
+def failed(*arguments: str, **environment: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "edgespec", "serve", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment},
+    )
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1 and done.stdout == "", done.stderr
+    return done.returncode, lines[0]
+
+
+def test_a_port_in_use(default_model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        status, line = failed(str(default_model), "--port", port)
+    assert status == 1
+    assert port in line and "--port" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--host", "0.0.0.0"], "EDGESPEC_API_KEY"),
+        (["--host", "nowhere.invalid", "--api-key", "x"], "no such address"),
+        (["--port", "99999"], "65535"),
+        (["--allow-origin", "*"], "no origin"),
+        (["--queue", "-1"], "queue is -1"),
+        (["--parallel", "0"], "parallel is 0"),
+        (["--timeout", "nan"], "timeout is nan"),
+        (["--max-body", "0"], "max-body"),
+        (["--grace", "-1"], "grace is -1"),
+        (["--temperature", "-1"], "temperature is -1"),
+        (["--api-key", "with space"], "API key"),
+    ],
+)
+def test_wrong_calls(default_model: Path, arguments: list[str], words: str) -> None:
+    status, line = failed(str(default_model), *arguments)
+    assert status == 2, line
+    assert words in line
+
+
+def test_a_key_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("not one word\n")
+    assert "API key" in failed("--api-key-file", str(file))[1]
+    assert "No such file" in failed("--api-key-file", str(tmp_path / "none"))[1]
