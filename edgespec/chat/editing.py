@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
@@ -10,22 +10,23 @@ from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import has_focus
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
+from edgespec.chat.commands import Candidate
+
 __all__ = ["SlashCompleter", "key_bindings"]
 
 
 class SlashCompleter(Completer):
-    """Completes the last word of a slash command."""
+    """Completes slash commands and what stands behind them."""
 
-    def __init__(self, complete: Callable[[str], Iterable[str]]) -> None:
+    def __init__(self, complete: Callable[[str], Iterator[Candidate]]) -> None:
         self._complete = complete
 
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        """Words that fit what stands before the cursor."""
-        text = document.text_before_cursor
-        start = -len(text.split(" ")[-1])
-        return (Completion(word, start_position=start) for word in self._complete(text))
+        """What fits behind what stands before the cursor."""
+        for one in self._complete(document.text_before_cursor):
+            yield Completion(one.text, start_position=-one.typed, display=one.label)
 
 
 def key_bindings() -> KeyBindings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,14 +22,19 @@ def history_file() -> Path:
 class MessageHistory(FileHistory):
     """A history whose file may be unusable: then messages are remembered until the end only.
 
+    Args:
+        path: None for no file at all.
+
     Attributes:
         problem: why the file is not used, until someone has said so.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self.problem: str | None = None
-        self._usable = True
-        super().__init__(path)
+        self._usable = path is not None
+        super().__init__(path or os.devnull)
+        if path is None:
+            return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=0o600)

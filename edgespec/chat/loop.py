@@ -3,75 +3,149 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
-from edgespec.chat.commands import completions, restore, run_command
+from edgespec.chat.attachments import Attachments
+from edgespec.chat.commands import completions, run_command
+from edgespec.chat.engines import Engines
+from edgespec.chat.forecast import Forecast
 from edgespec.chat.keyboard import no_echo, on_interrupt
+from edgespec.chat.meter import Figures, Meter
+from edgespec.chat.parameters import Settings, settings_as_json
 from edgespec.chat.reader import PipeReader, Reader, TerminalReader
+from edgespec.chat.reasoning import OPENING
+from edgespec.chat.restore import load_saved, resume, texts_of
+from edgespec.chat.savefile import SavedConversation
 from edgespec.chat.screen import Screen
 from edgespec.chat.status import notices, status_line
-from edgespec.chat.storage import Conversation
+from edgespec.chat.store.archive import Archive
+from edgespec.chat.store.caches import CacheShelf
+from edgespec.chat.store.events import Conversation, Entry
+from edgespec.chat.store.journal import Journal
+from edgespec.chat.store.recorder import Recorder, State
 from edgespec.errors import EdgespecError
 from edgespec.runtime.consume import consume
+from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Session, Turn
 from edgespec.runtime.stream import Result
 
 __all__ = ["Chat", "converse"]
 
+_LAST_TOKENS = 4  # of a prompt, among which a mark would be
 
-def converse(session: Session, *, show: bool = False, saved: Conversation | None = None) -> None:
+
+def converse(
+    engines: Engines,
+    settings: Settings,
+    *,
+    system: str | None = None,
+    show: bool = False,
+    store: bool = True,
+    saved: SavedConversation | None = None,
+    stored: tuple[Journal | None, Conversation] | None = None,
+) -> None:
     """Talk on standard input and output until the user leaves.
 
     Args:
-        session: of an open engine. If it has a system prompt, that replaces the saved one.
+        engines: has the engine to begin with.
+        settings: of the answers.
+        system: prompt; it replaces that of a conversation that is gone on with.
         show: mark every token by its origin.
+        store: keep the conversation in the user's data folder.
         saved: a conversation to go on with.
+        stored: another one, as `open_stored` gives it.
 
     Raises:
+        TemplateError: the model has no usable chat template.
         UsageError: standard input is not a terminal and not UTF-8.
         KeyboardInterrupt: Ctrl-C, unless in a terminal.
     """
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
-    chat = Chat(session, Screen(interactive=interactive, show=show), interactive=interactive)
+    session = Session(engines.engine, system, *settings[:2], accept=settings.accept)
+    chat = Chat(engines, session, Screen(interactive=interactive, show=show), store=store)
     if interactive:
         chat.screen.note(f"{chat.summary}. /help lists commands, Ctrl-D ends.")
-    if saved:
-        system = session.system
-        restore(chat, saved)
-        session.system = system or session.system
-    chat.run(_terminal(chat) if interactive else PipeReader())
+    if saved is not None:
+        load_saved(chat, saved)
+    if stored is not None:
+        resume(chat, *stored, settings)
+    if system:
+        session.system = system
+    try:
+        chat.run(_terminal(chat, store) if interactive else PipeReader())
+    finally:
+        chat.end()
 
 
 class Chat:
     """A running conversation.
 
+    Args:
+        store: keep it.
+
     Attributes:
         session: what was said.
         screen: where it is printed.
+        reader: where messages come from, while it runs.
         running: until the user wants to leave.
-        last: the latest answer.
+        last: the latest answer, and its figures.
+        listed: ids of conversations, as they were numbered last.
     """
 
-    def __init__(self, session: Session, screen: Screen, *, interactive: bool) -> None:
+    reader: Reader
+
+    def __init__(
+        self,
+        engines: Engines,
+        session: Session,
+        screen: Screen,
+        *,
+        store: bool = True,
+        archive: Archive | None = None,
+        shelf: CacheShelf | None = None,
+    ) -> None:
+        self.engines = engines
         self.session = session
         self.screen = screen
+        self.archive = archive or Archive()
+        self.shelf = shelf or CacheShelf()
+        self.recorder = Recorder(self.archive, keep=store, warn=screen.note)
+        self.attachments = Attachments()
         self.running = True
-        self.last: Result | None = None
-        self._interactive = interactive
-        self._used = 0
+        self.last: tuple[Result, Figures] | None = None
+        self.listed: Sequence[str] = ()
+        self._forecast = Forecast()
+        self._sequence: Sequence[int] = ()  # tokens in the context, since there was an answer
+        self._size = 0  # in tokens, until then
 
     @property
     def summary(self) -> str:
         """Model, drafter and how full the context is, in a few words."""
         engine = self.session.engine
-        used = f"{self._used}/{engine.decoder.capacity}"
-        return f"{engine.model_name}, draft {engine.drafter_name}, context {used}"
+        used = f"{len(self._sequence) or self._size}/{engine.decoder.capacity}"
+        files = f", with {', '.join(self.attachments.names)}" if self.attachments.names else ""
+        return f"{engine.model_name}, draft {engine.drafter_name}, context {used}{files}"
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """What was said, as it is stored."""
+        return self.recorder.entries[: len(texts_of(self.session))]
+
+    def conversation(self) -> Conversation:
+        """As it stands now."""
+        entries = [*self.entries]
+        created = entries[0].time if entries else ""
+        id = self.recorder.id or "not stored"
+        return Conversation(id, created, facts=dict(self._state().facts), entries=entries)
 
     def run(self, reader: Reader) -> None:
         """Answer messages and carry out commands until there are no more.
 
         Raises: what `reader` raises, except for the end; KeyboardInterrupt unless interactive.
         """
+        self.reader = reader
         while self.running:
             try:
                 line = reader.read()
@@ -82,12 +156,21 @@ class Chat:
             except EdgespecError as error:
                 self.screen.error(error)
             except KeyboardInterrupt:
-                if not self._interactive:
+                if not self.screen.interactive:
                     raise
                 self.screen.note("interrupted")
 
-    def answer(self, begin: Callable[[], Turn]) -> None:
+    def answer(
+        self,
+        begin: Callable[[], Turn],
+        typed: str | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
         """Show the answer that `begin` starts, and how it went.
+
+        Args:
+            typed: what of the message the user typed, if that is not all.
+            about: the message, as it is stored.
 
         Raises:
             EdgespecError: there is no answer, or only a part of one.
@@ -95,28 +178,140 @@ class Chat:
         """
         before = self.session.dropped
         turn = begin()
-        with no_echo(), on_interrupt(turn.cancel), self.screen.answer() as show:
-            result = consume(turn, show)
-        self.last, self._used = result, len(turn.stream.sequence)
-        if result.finish_reason == "cancelled" and not self._interactive:
+        self.record(typed, about)
+        meter = Meter(turn, self.session.engine)
+        ended = "failed"
+        try:
+            result = self._show(turn, meter)
+            ended = result.finish_reason
+        finally:
+            self._sequence = turn.stream.sequence
+            figures = meter.read()
+            model = self.session.engine.model_name
+            self.record(details={"model": model, "finish_reason": ended, **figures.as_json()})
+        self.last = result, figures
+        if result.finish_reason == "cancelled" and not self.screen.interactive:
             raise KeyboardInterrupt
+        self._say_how_it_went(result, figures, before)
+
+    def record(self, typed: str | None = None, details: Mapping[str, Any] | None = None) -> None:
+        """Store what is new."""
+        self.recorder.write(self._state(), typed, details)
+
+    def leave(self) -> None:
+        """What comes now is another conversation; this one can be gone on with later."""
+        self._keep_cache()
+        self.recorder.leave()
+        self._forget()
+
+    def part(self, texts: int) -> None:
+        """What comes now is another conversation, which begins with these texts of this one."""
+        self._keep_cache()
+        self.recorder.branch(texts)
+        self._forget()
+
+    def measure(self) -> None:
+        """Count the tokens of a conversation that is gone on with."""
+        with suppress(EdgespecError):  # it is said when it is answered
+            self._size = self.session.size()
+
+    def end(self) -> None:
+        """The user leaves."""
+        id = self.recorder.id
+        self.leave()
+        if id and self.screen.interactive:
+            self.screen.note(f"stored: edgespec chat --resume {id} goes on")
+
+    def change_engine(self, change: Callable[[], None]) -> None:
+        """Go on with another engine, which `change` opens in place of this one.
+
+        Raises: what `change` raises; the conversation is then as before.
+        """
+        id = self.recorder.id
+        self._keep_cache()
+        try:
+            change()
+        finally:
+            if self.session.engine is not self.engines.engine:
+                self.session = self.session.moved_to(self.engines.engine)
+        if id:
+            self.shelf.load(self.session.engine, id)
+        self._forget()
+        self.measure()
+        self.record()
+
+    def _show(self, turn: Turn, meter: Meter) -> Result:
+        def status() -> str:
+            return status_line(meter.read(), self.screen.width)
+
+        thinking = _thinks(self.session.engine, turn)
+        with (
+            no_echo(),
+            on_interrupt(turn.cancel),
+            self.screen.answer(status, thinking=thinking) as view,
+        ):
+            turn.stream.progress = view.reading
+            return consume(turn, view)
+
+    def _say_how_it_went(self, result: Result, figures: Figures, before: int) -> None:
         dropped = self.session.dropped
-        for notice in notices(result, dropped, dropped - before):
+        shifted = result.prompt_tokens + len(result.tokens) - figures.used
+        for notice in notices(result, dropped, dropped - before, shifted):
             self.screen.note(notice)
-        if self._interactive:
-            capacity = self.session.engine.decoder.capacity
-            self.screen.note(status_line(result, self._used, capacity, self.screen.width))
+        if self.screen.interactive:
+            self.screen.note(status_line(figures, self.screen.width))
+        if forecast := self._forecast.after(self.session, figures.used):
+            self.screen.note(forecast)
 
     def _take(self, line: str) -> None:
         text = line.strip()
         if text.startswith("/") and not text.startswith("//"):
             run_command(self, text)
         elif text:
-            message = text[1:] if text.startswith("/") else line
-            self.answer(lambda: self.session.send(message))
+            self._say(text[1:] if text.startswith("/") else line)
+
+    def _say(self, message: str) -> None:
+        files = self.attachments
+        whole, about = files.before(message), {"files": [*files.names]} if files.names else None
+
+        def send() -> Turn:
+            turn = self.session.send(whole)
+            files.clear()  # now they are said
+            return turn
+
+        self.answer(send, message, about)
+
+    def _state(self) -> State:
+        session = self.session
+        settings = Settings(session.sampling, session.limits, session.accept)
+        engines = self.engines
+        model = {"name": session.engine.model_name, "file": engines.model, "draft": engines.draft}
+        facts = {"model": model, "settings": settings_as_json(settings)}
+        return State(texts_of(session), {**facts, "system": {"text": session.system}})
+
+    def _keep_cache(self) -> None:
+        if self.recorder.id and self._sequence:
+            self.shelf.save(self.session.engine, self.recorder.id, self._sequence)
+
+    def _forget(self) -> None:
+        self.last, self._forecast = None, Forecast()
+        self._sequence, self._size = (), 0
 
 
-def _terminal(chat: Chat) -> TerminalReader:
+def _thinks(engine: Engine, turn: Turn) -> bool:
+    """Whether the prompt ends inside of reasoning: some templates begin it for the model."""
+    stream = turn.stream
+    end = stream.sequence[: stream.prompt_tokens][-_LAST_TOKENS:]
+    text = b"".join(engine.vocabulary.piece(token, special=True) for token in end)
+    return text.rstrip().endswith(OPENING.encode())
+
+
+def _terminal(chat: Chat, store: bool) -> TerminalReader:
     from edgespec.chat.history import history_file
 
-    return TerminalReader(history_file(), completions, lambda: chat.summary, chat.screen.note)
+    return TerminalReader(
+        history_file() if store else None,
+        lambda text: completions(chat, text),
+        lambda: chat.summary,
+        chat.screen.note,
+    )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markdown import Markdown
+from rich.markdown import CodeBlock, Markdown
 from rich.segment import Segment
+from rich.text import Text
 
-__all__ = ["MarkdownLines", "split_finished"]
+__all__ = ["MarkdownLines", "language_of", "parse", "split_finished"]
 
 
 def _parser() -> MarkdownIt:
@@ -23,34 +25,77 @@ _FULL = _parser()
 _BLOCKS = _parser().disable("inline")
 
 
+def parse(text: str) -> list[Token]:
+    """Its blocks, without what is inside of paragraphs."""
+    return _BLOCKS.parse(text)
+
+
+def language_of(fence: Token) -> str:
+    """The language that a fence names, or an empty text."""
+    return next(iter(fence.info.split()), "")
+
+
 def split_finished(text: str) -> tuple[str, str]:
     """Split a growing text into blocks that cannot change any more, and the rest.
 
     Only whole lines count: a line's beginning may open another block than the whole line.
     """
     whole = text[: text.rfind("\n") + 1]
-    starts = [token.map[0] for token in _BLOCKS.parse(whole) if token.map and token.level == 0]
+    starts = [token.map[0] for token in parse(whole) if token.map and token.level == 0]
     lines = text.split("\n")
     cut = starts[-1] if starts else 0
     return "\n".join(lines[:cut]), "\n".join(lines[cut:])
 
 
 class MarkdownLines:
-    """Markdown as lines of a terminal, without padding; only the `last` ones if given."""
+    """Markdown as lines of a terminal, without padding.
 
-    def __init__(self, text: str, last: int | None = None) -> None:
-        self._markdown = Markdown("", code_theme="ansi_dark", hyperlinks=False)
+    Args:
+        text: of whole blocks.
+        before: code blocks that come before it; they are numbered.
+    """
+
+    def __init__(self, text: str, before: int = 0) -> None:
+        self._markdown = _Numbered("", code_theme="ansi_dark", hyperlinks=False)
         self._markdown.parsed = _FULL.parse(text)
+        self._before = before
+        self.blocks = before + sum(token.type == "fence" for token in self._markdown.parsed)
+        """Code blocks, those before it included."""
         for token in self._markdown.parsed:
             _keep_line_breaks(token)
-        self._last = last
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the segments of every line."""
-        lines = console.render_lines(self._markdown, options, pad=False)
-        for line in lines if self._last is None else lines[-self._last :]:
+        self._markdown.number = self._before
+        for line in console.render_lines(self._markdown, options, pad=False):
             yield from _stripped(line)
             yield Segment.line()
+
+
+class _NumberedBlock(CodeBlock):
+    """A code block below its number and language."""
+
+    def __init__(self, lexer_name: str, theme: str, number: int) -> None:
+        super().__init__(lexer_name, theme)
+        self._number = number
+
+    @classmethod
+    def create(cls, markdown: Markdown, token: Token) -> CodeBlock:
+        assert isinstance(markdown, _Numbered)
+        markdown.number += 1
+        return cls(language_of(token) or "text", markdown.code_theme, markdown.number)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        language = "" if self.lexer_name == "text" else f" {self.lexer_name}"
+        yield Text(f"[{self._number}]{language}", style="dim")
+        yield from super().__rich_console__(console, options)
+
+
+class _Numbered(Markdown):
+    """Markdown that counts its code blocks while it is rendered."""
+
+    elements: ClassVar = {**Markdown.elements, "fence": _NumberedBlock}
+    number = 0
 
 
 def _keep_line_breaks(token: Token) -> None:

@@ -11,7 +11,7 @@ from edgespec.chat.characters import printable
 from edgespec.runtime.decoder import Origin
 from edgespec.runtime.piece import Piece
 
-__all__ = ["ORIGIN_STYLES", "OriginPrinter"]
+__all__ = ["ORIGIN_STYLES", "OriginPrinter", "marked"]
 
 ORIGIN_STYLES = {
     Origin.ACCEPTED: "green",
@@ -25,6 +25,12 @@ _MARKS = {
     Origin.BONUS: ("<", ">"),
     Origin.PLAIN: ("", ""),
 }
+
+
+def marked(piece: Piece) -> str:
+    """A piece between brackets that tell its origin, for where there are no colours."""
+    before, after = _MARKS[piece.origin]
+    return f"{before}{piece.text}{after}"
 
 
 class OriginPrinter:

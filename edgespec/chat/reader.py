@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 from edgespec.chat.characters import sendable
+from edgespec.chat.commands import Candidate
+from edgespec.chat.editor import edit_text, has_editor
 from edgespec.errors import UsageError
 
 __all__ = ["PipeReader", "Reader", "TerminalReader"]
@@ -21,6 +23,14 @@ class Reader(Protocol):
 
         Raises:
             EOFError: there are no more.
+        """
+
+    def revise(self, text: str) -> str | None:
+        """A message as the user has changed it; None if they gave up.
+
+        Raises:
+            UsageError: nobody is there to change it.
+            EdgespecError: the user's editor failed.
         """
 
 
@@ -46,6 +56,14 @@ class PipeReader:
                 break
         return "\n".join(lines)
 
+    def revise(self, text: str) -> str | None:
+        """Nobody is there to change anything.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError("/edit needs a terminal: send the message again as it should be")
+
     def _line(self) -> str:
         data = sys.stdin.buffer.readline()
         if not data:
@@ -64,16 +82,17 @@ class TerminalReader:
     """A line editor with history and completion.
 
     Args:
-        history: file of earlier messages; they are kept in memory only if it cannot be used.
-        complete: words that may come next, for what stands before the cursor.
+        history: file of earlier messages; they are kept in memory only if there is none, or it
+            cannot be used.
+        complete: what may come next, for what stands before the cursor.
         toolbar: a line shown below the message that is edited.
         warn: called with a line about a problem.
     """
 
     def __init__(
         self,
-        history: Path,
-        complete: Callable[[str], Iterable[str]],
+        history: Path | None,
+        complete: Callable[[str], Iterator[Candidate]],
         toolbar: Callable[[], str],
         warn: Callable[[str], None],
     ) -> None:
@@ -117,3 +136,13 @@ class TerminalReader:
                     raise EOFError from None
                 interrupted = True
                 self._warn("Ctrl-C again, or Ctrl-D, ends the conversation")
+
+    def revise(self, text: str) -> str | None:
+        """A message as changed in the user's editor, or in the line editor if none is named."""
+        if has_editor():
+            changed = edit_text(text)
+            return changed and sendable(changed.rstrip("\n"))
+        try:
+            return sendable(self._session.prompt(default=text))
+        except (KeyboardInterrupt, EOFError):
+            return None

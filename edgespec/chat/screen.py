@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from io import TextIOWrapper
 
 from rich.console import Console
 from rich.text import Text
 
+from edgespec.chat.bodies import Lines, MarkdownBody, OriginBody
 from edgespec.chat.characters import printable
-from edgespec.chat.origins import OriginPrinter
-from edgespec.chat.view import MarkdownView, plain_view
-from edgespec.runtime.piece import Piece
+from edgespec.chat.markdown import MarkdownLines
+from edgespec.chat.origins import OriginPrinter, marked
+from edgespec.chat.reasoning import Folding, split_thought
+from edgespec.chat.view import AnswerView, LiveView, PlainView
 
 __all__ = ["Screen"]
 
@@ -35,7 +36,7 @@ class Screen:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # not every terminal speaks UTF-8
         self._console = Console(highlight=False, stderr=not interactive)
-        self._interactive = interactive
+        self.interactive = interactive
         self._show = show
         if show:
             OriginPrinter().legend()
@@ -46,23 +47,43 @@ class Screen:
         return min(self._console.width, _WIDEST)
 
     @property
+    def dumb(self) -> bool:
+        """Whether nothing but text may be sent there."""
+        return not self._console.is_terminal or self._console.is_dumb_terminal
+
+    @property
     def colours(self) -> bool:
         """Whether styles may be used at all."""
-        return (
-            self._console.is_terminal
-            and self._console.color_system is not None
-            and not (self._console.no_color or self._console.is_dumb_terminal)
-        )
+        console = self._console
+        return not self.dumb and console.color_system is not None and not console.no_color
 
-    def answer(self) -> AbstractContextManager[Callable[[Piece], None]]:
-        """A view of the next answer: enter it, then call it with every piece."""
+    def answer(self, status: Callable[[], str], *, thinking: bool = False) -> AnswerView:
+        """A view of the next answer.
+
+        Args:
+            status: a line about it, asked for now and then.
+            thinking: the prompt has opened the reasoning already.
+        """
+        folding = Folding(thinking=thinking)
+        if not self.interactive:
+            return PlainView(sys.stdout, marked if self._show else lambda piece: piece.text)
+        if self.colours:
+            body = OriginBody() if self._show else MarkdownBody(folding)
+            return LiveView(self._console, body, status)
         if self._show:
-            return OriginPrinter()
-        if not self._interactive:
-            return plain_view(sys.stdout)
-        if not self.colours:
-            return plain_view(sys.stdout, printable)
-        return MarkdownView(self._console)
+            return PlainView(sys.stdout, lambda piece: printable(marked(piece)))
+        return PlainView(sys.stdout, lambda piece: printable(piece.text), folding)
+
+    def exchange(self, number: int, said: str, answer: str | None, last: int | None = None) -> None:
+        """Print an earlier message and its answer, or the `last` lines of that."""
+        self.note(f"message {number}")
+        first, *others = printable(said).strip().split("\n")
+        self._print("\n".join([f"> {first}", *(f"  {line}" for line in others)]), "")
+        if answer is None:
+            return
+        text = printable(split_thought(answer)[1]).strip()
+        content = MarkdownLines(text) if self.colours else Text(text)
+        self._console.print(Lines(content, last, mark=True), end="")
 
     def note(self, line: str) -> None:
         """Print a line about the conversation."""
@@ -71,6 +92,11 @@ class Screen:
     def error(self, error: Exception) -> None:
         """Print an error as one line."""
         self._print("edgespec: " + " ".join(str(error).split()), "red")
+
+    def send(self, sequence: str) -> None:
+        """Send a control sequence to the terminal."""
+        self._console.file.write(sequence)
+        self._console.file.flush()
 
     def _print(self, line: str, style: str) -> None:
         text = Text(printable(line), style=style if self.colours else "")

@@ -11,9 +11,9 @@ from edgespec.errors import UsageError
 from edgespec.runtime.session import Session
 from edgespec.sampling.breakers import read_breakers
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.speculation.settings import draw_settings
+from edgespec.speculation.settings import ACCEPTANCE_RULES, draw_settings
 
-__all__ = ["SETTING_NAMES", "change_setting", "setting_lines"]
+__all__ = ["SETTING_NAMES", "change_setting", "setting_lines", "setting_values"]
 
 _NOT_NUMBERS = ("logit_bias", "dry_breakers")
 _SAMPLING = tuple(
@@ -34,6 +34,11 @@ def setting_lines(session: Session) -> Iterator[str]:
         yield f"{key.replace('_', '-'):{width}}  {_shown(value)}"
     for token, bias in session.sampling.logit_bias.items():
         yield f"{'logit-bias':{width}}  {token}={bias}"
+
+
+def setting_values(name: str) -> tuple[str, ...]:
+    """Words that a setting may be; empty if it is a number."""
+    return {"accept": ACCEPTANCE_RULES, "overflow": ("stop", "shift")}.get(name, ())
 
 
 def change_setting(session: Session, name: str, text: str) -> str:

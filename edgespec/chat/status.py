@@ -1,9 +1,12 @@
-"""What is said about an answer: one line behind it, and all of it on request."""
+"""What is said about an answer: one line below it, and all of it on request."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich.cells import cell_len, set_cell_size
+
+from edgespec.chat.meter import Figures
 from edgespec.runtime.stream import Result
 
 __all__ = ["notices", "statistics_lines", "status_line"]
@@ -11,28 +14,41 @@ __all__ = ["notices", "statistics_lines", "status_line"]
 _SHORTEST_NAME = 8
 
 
-def status_line(result: Result, used: int, capacity: int, width: int = 80) -> str:
-    """One line that fits `width` columns: speed, acceptance, drafter, context."""
-    statistics = result.statistics
-    count = len(result.tokens)
-    parts = [
-        f"{count} token{'' if count == 1 else 's'}",
-        f"{statistics.tokens_per_second:.1f}/s",
-    ]
-    if statistics.acceptance_rate is not None:
-        parts.append(f"{statistics.acceptance_rate:.0%} accepted")
-    if statistics.cycles:
-        parts.append(f"{statistics.emitted / statistics.cycles:.2f} a cycle")
-    context = f"context {used}/{capacity}"
-    room = width - 1 - len(", ".join([*parts, "", context]))
-    drafter = _shortened(result.drafter, max(room, _SHORTEST_NAME))
-    return ", ".join([*parts, drafter, context])[: width - 1]
+def status_line(figures: Figures, width: int = 80) -> str:
+    """One line that fits `width` columns: speed, acceptance, drafter, context.
+
+    What does not fit is left out: the plain speed, the end of the drafter's name, all of it, ...
+    """
+    speed = [_count(figures.tokens, "token"), f"{figures.per_second:.1f}/s"]
+    accepted = [] if figures.acceptance is None else [f"{figures.acceptance:.0%} accepted"]
+    context = [f"context {figures.used}/{figures.capacity}"]
+    gain, compared = [], []
+    if figures.speedup is not None:
+        gain = [f"{figures.speedup:.1f}x plain"]
+        compared = [f"{gain[0]} ({figures.plain_per_second:.1f}/s)"]
+    for before in ([*speed, *compared, *accepted], [*speed, *gain, *accepted]):
+        room = width - 1 - len(", ".join([*before, "", *context]))
+        if room >= min(cell_len(figures.drafter), _SHORTEST_NAME):
+            return ", ".join([*before, _shortened(figures.drafter, room), *context])
+    for parts in ([*speed, *gain, *accepted], [*speed, *gain], speed):
+        line = ", ".join([*parts, *context])
+        if len(line) < width:
+            return line
+    return context[0][: width - 1]
 
 
-def notices(result: Result, dropped: int, newly_dropped: int) -> Iterator[str]:
-    """What the user should know about how an answer came about and ended."""
+def notices(result: Result, dropped: int, newly_dropped: int, shifted: int) -> Iterator[str]:
+    """What the user should know about how an answer came about and ended.
+
+    Args:
+        dropped: messages that the model no longer sees.
+        newly_dropped: those of them that it saw before.
+        shifted: tokens that were left out in the middle of the answer.
+    """
     if newly_dropped > 0:
         yield f"the context is full: the model no longer sees the first {dropped} messages"
+    if shifted > 0:
+        yield f"the context became full: the oldest {shifted} tokens were left out meanwhile"
     if result.finish_reason == "length":
         yield f"cut off at {len(result.tokens)} tokens: /set max-tokens changes that"
     if result.finish_reason == "context":
@@ -43,17 +59,21 @@ def notices(result: Result, dropped: int, newly_dropped: int) -> Iterator[str]:
         yield "the model said nothing: /retry asks again"
 
 
-def statistics_lines(result: Result) -> Iterator[str]:
+def statistics_lines(result: Result, figures: Figures) -> Iterator[str]:
     """Everything that was measured for one answer."""
     statistics = result.statistics
     reused = min(statistics.reused_tokens, result.prompt_tokens)
+    plain = figures.plain_per_second
     facts = {
         "model": result.model,
         "drafter": result.drafter,
         "prompt": f"{result.prompt_tokens} tokens, {reused} of them from the cache",
         "prefill": f"{statistics.prefill_s:.2f} s",
-        "answer": f"{len(result.tokens)} tokens, ended by {result.finish_reason}",
+        "answer": f"{_count(len(result.tokens), 'token')}, ended by {result.finish_reason}",
         "decoding": f"{statistics.decode_s:.2f} s, {statistics.tokens_per_second:.1f} tokens/s",
+        "plain": "not known here"
+        if plain is None
+        else f"{plain:.1f} tokens/s by the measured costs: this was {figures.speedup:.2f}x that",
         "of that": f"draft {statistics.draft_s:.2f} s, verify {statistics.verify_s:.2f} s, "
         f"sample {statistics.sample_s:.2f} s",
         "cycles": f"{statistics.cycles}, {statistics.fallback_cycles} of them without a proposal "
@@ -69,5 +89,9 @@ def statistics_lines(result: Result) -> Iterator[str]:
         yield f"{name:{width}}  {value}"
 
 
+def _count(number: int, unit: str) -> str:
+    return f"{number} {unit}{'' if number == 1 else 's'}"
+
+
 def _shortened(name: str, room: int) -> str:
-    return name if len(name) <= room else name[: room - 3] + "..."
+    return name if cell_len(name) <= room else set_cell_size(name, room - 3).rstrip() + "..."

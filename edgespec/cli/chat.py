@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -19,12 +19,27 @@ from edgespec.cli.options import (
 )
 from edgespec.errors import UsageError
 
+if TYPE_CHECKING:
+    from edgespec.chat.parameters import Settings
+    from edgespec.chat.store.events import Conversation
+    from edgespec.chat.store.journal import Journal
+
 __all__ = ["chat"]
+
+_LATEST = "latest"
 
 
 @click.command()
 @engine_options
 @click.option("--system", metavar="TEXT", help="A system prompt.")
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value=_LATEST,
+    metavar="[ID]",
+    help="Go on with a stored conversation, the latest one without ID; see `edgespec chats`.",
+)
+@click.option("--no-store", is_flag=True, help="Keep nothing of this conversation on disk.")
 @click.option("--load", metavar="FILE", help="Go on with a conversation saved by /save.")
 @sampling_options
 @limit_options
@@ -33,27 +48,63 @@ __all__ = ["chat"]
 def chat(context: click.Context, /, **values: Any) -> None:
     """Talk with a model. Without a terminal, each line of standard input is a message.
 
-    Sampling options replace what a file given to --load says.
+    What a conversation that is gone on with was had with stays: the model, the draft, sampling
+    and limits. Options that are given replace it.
     """
-    from edgespec.chat.storage import load_conversation
-    from edgespec.runtime.session import Session
+    from edgespec.chat.engines import Engines
+    from edgespec.chat.parameters import Settings, changed_settings
+    from edgespec.chat.savefile import load_conversation
     from edgespec.speculation.settings import draw_settings
 
-    options = make_engine_options(values)
-    unparsed = set(values)
-    sampling = make_sampling(values)
-    given = [name for name in unparsed - set(values) if _is_given(context, name)]
-    limits = make_limits(values, overflow="shift")
-    system = _valid_text(values["system"])
+    given = {name for name in values if _is_given(context, name)}
+    if "load" in given and "resume" in given:
+        raise UsageError("--load and --resume exclude each other: give one of them")
     saved = load_conversation(Path(values["load"])) if values["load"] else None
-    if saved and not given:
-        sampling = saved.sampling
-    draw_settings(sampling, values["accept"])
-    with open_engine(values["model"], options) as engine:
+    stored = _open_stored(values["resume"], values["no_store"]) if "resume" in given else None
+    if stored:
+        _take_over(values, given, stored[1])
+    options = make_engine_options(values)
+    wanted = Settings(make_sampling(values), make_limits(values, "shift"), values["accept"])
+    settings = wanted
+    if saved:
+        settings = changed_settings(wanted._replace(sampling=saved.sampling), wanted, given)
+    if stored:
+        settings = _settings(stored[1], wanted, given)
+    draw_settings(settings.sampling, settings.accept)
+    system = _valid_text(values["system"])
+    with Engines(open_engine, values["model"], options) as engines:
         from edgespec.chat.loop import converse
 
-        session = Session(engine, system, sampling, limits, accept=values["accept"])
-        converse(session, show=values["show"], saved=saved)
+        store, show = not values["no_store"], values["show"]
+        converse(
+            engines, settings, system=system, show=show, store=store, saved=saved, stored=stored
+        )
+
+
+def _open_stored(word: str, no_store: bool) -> tuple[Journal | None, Conversation]:
+    """Before the model is loaded: what is wrong with a conversation is said at once."""
+    from edgespec.chat.store.archive import Archive
+
+    archive = Archive()
+    id = archive.latest() if word == _LATEST else archive.find(word)
+    return (None, archive.load(id)) if no_store else archive.open(id)
+
+
+def _take_over(values: dict[str, Any], given: set[str], conversation: Conversation) -> None:
+    """Model and draft of the conversation, as far as none is given."""
+    model = conversation.facts.get("model", {})
+    for option, name in (("model", "file"), ("draft", "draft")):
+        known = model.get(name)
+        if not given & {"model", option} and isinstance(known, str) and known:
+            values[option] = known
+
+
+def _settings(conversation: Conversation, wanted: Settings, given: set[str]) -> Settings:
+    from edgespec.chat.parameters import changed_settings
+    from edgespec.chat.restore import stored_settings
+
+    known = stored_settings(conversation)
+    return wanted if known is None else changed_settings(known, wanted, given)
 
 
 def _is_given(context: click.Context, name: str) -> bool:

@@ -20,6 +20,7 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "bench": "edgespec.cli.bench:bench",
     "chat": "edgespec.cli.chat:chat",
+    "chats": "edgespec.cli.chats:chats",
     "distill": "edgespec.cli.distill:distill",
     "doctor": "edgespec.cli.doctor:doctor",
     "lab": "edgespec.cli.lab:lab",

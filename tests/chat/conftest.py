@@ -1,30 +1,57 @@
-"""A conversation without a model, and the command in a terminal of its own."""
+"""A conversation on the real model, and the command in a terminal of its own."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pexpect
 import pytest
 
+from edgespec.chat.engines import Engines
 from edgespec.chat.loop import Chat
+from edgespec.chat.screen import Screen
+from edgespec.chat.store.archive import Archive
+from edgespec.chat.store.caches import CacheShelf
+from edgespec.chat.view import PlainView
+from edgespec.folders import cache_root
+from edgespec.runtime.engine import Engine
+from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.session import Session
+from edgespec.runtime.stream import GenerationLimits
+from edgespec.sampling.parameters import SamplingParameters
 
 # The line editor switches bracketed paste on when it is ready, and off when a line was sent.
 _READY, _DONE = r"\x1b\[\?2004h", r"\x1b\[\?2004l"
 
+OPTIONS = EngineOptions(threads=2, context=1024, draft="ngram", k=3, exact="bitwise")
 
-class RecordingScreen:
+
+class RecordingScreen(Screen):
     """Keeps what would have been printed."""
 
     def __init__(self) -> None:
+        super().__init__(interactive=True)
         self.lines: list[str] = []
-        self.width = 80
+        self.sent: list[str] = []
+
+    @property
+    def width(self) -> int:
+        return 80
+
+    @property
+    def dumb(self) -> bool:
+        return False
+
+    def answer(self, status: Callable[[], str], *, thinking: bool = False) -> PlainView:
+        return PlainView(StringIO(), lambda piece: piece.text)
 
     def note(self, line: str) -> None:
         self.lines.append(line)
@@ -32,51 +59,96 @@ class RecordingScreen:
     def error(self, error: Exception) -> None:
         self.lines.append(f"error: {error}")
 
+    def exchange(self, number: int, said: str, answer: str | None, last: int | None = None) -> None:
+        self.lines.append(f"{number}. {said!r} -> {answer!r}")
+
+    def send(self, sequence: str) -> None:
+        self.sent.append(sequence)
+
 
 class Script:
-    """Reads the given messages."""
+    """Reads the given messages, and revises as it is told."""
 
-    def __init__(self, *messages: str) -> None:
+    def __init__(self, *messages: str, revision: str | None = None) -> None:
         self._messages = list(messages)
+        self._revision = revision
 
     def read(self) -> str:
         if not self._messages:
             raise EOFError
         return self._messages.pop(0)
 
+    def revise(self, text: str) -> str | None:
+        return None if self._revision is None else self._revision.replace("OLD", text)
+
+
+@pytest.fixture(scope="session")
+def engine(default_model: Path) -> Iterator[Engine]:
+    """With a context that is full soon."""
+    with Engine(None, OPTIONS) as opened:
+        yield opened
+
 
 @pytest.fixture
-def chat() -> Chat:
-    engine: Any = SimpleNamespace(
-        template=None,
-        model_name="test",
-        drafter_name="ngram",
-        decoder=SimpleNamespace(capacity=100),
-    )
-    screen: Any = RecordingScreen()
-    return Chat(Session(engine), screen, interactive=True)
+def archive(tmp_path: Path) -> Archive:
+    return Archive(tmp_path / "conversations")
+
+
+@pytest.fixture
+def new_chat(engine: Engine, archive: Archive, tmp_path: Path) -> Callable[..., Chat]:
+    """Conversations in one archive, with answers of a few tokens."""
+
+    def begin(*, store: bool = True, tokens: int = 8) -> Chat:
+        engines = Engines(lambda model, options: engine, None, OPTIONS)
+        limits = GenerationLimits(max_tokens=tokens, overflow="shift")
+        session = Session(engine, None, SamplingParameters(seed=1), limits)
+        shelf = CacheShelf(tmp_path / "caches")
+        return Chat(engines, session, RecordingScreen(), store=store, archive=archive, shelf=shelf)
+
+    return begin
+
+
+@pytest.fixture
+def chat(new_chat: Callable[..., Chat]) -> Chat:
+    return new_chat()
+
+
+def say_to(chat: Chat, *lines: str, revision: str | None = None) -> list[str]:
+    """Give lines to a conversation; returns what was printed for them."""
+    assert isinstance(chat.screen, RecordingScreen)
+    before = len(chat.screen.lines)
+    chat.run(Script(*lines, revision=revision))
+    return chat.screen.lines[before:]
+
+
+@pytest.fixture
+def tell() -> Callable[..., list[str]]:
+    """`say` for any conversation."""
+    return say_to
 
 
 @pytest.fixture
 def say(chat: Chat) -> Callable[..., list[str]]:
     """Give lines to the conversation; returns what was printed for them."""
-
-    def give(*lines: str) -> list[str]:
-        printed: list[str] = chat.screen.lines  # type: ignore[attr-defined]
-        before = len(printed)
-        chat.run(Script(*lines))
-        return printed[before:]
-
-    return give
+    return lambda *lines, **options: say_to(chat, *lines, **options)
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Of a child process: its own data folder, no cursor reports, no colour settings."""
-    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+    """Of a child process: its own folders, no cursor reports, no colour settings, no editor.
+
+    Compiled kernels and measurements are the ones of this process.
+    """
+    unwanted = ("NO_COLOR", "FORCE_COLOR", "VISUAL", "EDITOR", "DISPLAY", "WAYLAND_DISPLAY")
+    kept = {k: v for k, v in os.environ.items() if k not in unwanted}
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for name in ("kernels", "measurements", "models"):
+        (cache / name).symlink_to(cache_root() / name)
     return {
         **kept,
         "XDG_DATA_HOME": str(tmp_path / "data"),
+        "EDGESPEC_CACHE": str(cache),
         "PROMPT_TOOLKIT_NO_CPR": "1",
         "TERM": "xterm-256color",
     }
@@ -85,10 +157,10 @@ def environment(tmp_path: Path) -> dict[str, str]:
 class Terminal:
     """`edgespec chat` in a terminal of 24 lines by 80 columns."""
 
-    def __init__(self, model: Path, options: tuple[str, ...], environment: dict[str, str]) -> None:
+    def __init__(self, arguments: tuple[str, ...], environment: dict[str, str]) -> None:
         self.child: pexpect.spawn[str] = pexpect.spawn(
             sys.executable,
-            ["-m", "edgespec", "chat", str(model), "--temperature", "0", *options],
+            ["-m", "edgespec", "chat", *arguments],
             env=environment,  # type: ignore[arg-type]
             dimensions=(24, 80),
             timeout=60,
@@ -119,13 +191,76 @@ class Terminal:
 
 @pytest.fixture
 def spawn(default_model: Path, environment: dict[str, str]) -> Iterator[Callable[..., Terminal]]:
-    """Start `edgespec chat` with options and environment variables."""
+    """Start `edgespec chat` on the model, with options and environment variables.
+
+    With --resume it is for the conversation to say which model.
+    """
     terminals = []
 
     def start(*options: str, **variables: str) -> Terminal:
-        terminals.append(Terminal(default_model, options, {**environment, **variables}))
+        named = () if "--resume" in options else (str(default_model), "--temperature", "0")
+        terminals.append(Terminal((*named, *options), {**environment, **variables}))
         return terminals[-1]
 
     yield start
     for terminal in terminals:
         terminal.child.close(force=True)
+
+
+class Tmux:
+    """A real terminal of 24 lines by 80 columns."""
+
+    def __init__(self, socket: Path, command: str, environment: dict[str, str]) -> None:
+        self._tmux = [str(shutil.which("tmux")), "-S", str(socket), "-f", "/dev/null"]
+        size = ("-x", "80", "-y", "24")
+        # The shell stays, so that the screen does.
+        begin = [*self._tmux, "new-session", "-d", *size, f"{command}; echo ENDED $?; sleep 600"]
+        subprocess.run(begin, check=True, env=environment)
+
+    def keys(self, *keys: str) -> None:
+        """Press keys, by tmux's names."""
+        subprocess.run([*self._tmux, "send-keys", *keys], check=True)
+
+    def type(self, text: str) -> None:
+        """Type a line and send it."""
+        subprocess.run([*self._tmux, "send-keys", "-l", text], check=True)
+        self.keys("Enter")
+
+    def paste(self, text: str) -> None:
+        """Paste a text, bracketed where the program wants that."""
+        subprocess.run([*self._tmux, "load-buffer", "-"], input=text, text=True, check=True)
+        subprocess.run([*self._tmux, "paste-buffer", "-p"], check=True)
+
+    def screen(self, *, scrolled: bool = False) -> str:
+        """What is to be seen; with what has scrolled away if wanted."""
+        capture = [*self._tmux, "capture-pane", "-p", *(("-S", "-") if scrolled else ())]
+        return subprocess.run(capture, check=True, capture_output=True, text=True).stdout
+
+    def wait(self, pattern: str, *, scrolled: bool = False) -> str:
+        """The screen as soon as the pattern is there."""
+        for _ in range(600):
+            screen = self.screen(scrolled=scrolled)
+            if re.search(pattern, screen, re.MULTILINE):
+                return screen
+            time.sleep(0.1)
+        raise AssertionError(screen)
+
+    def close(self) -> None:
+        subprocess.run([*self._tmux, "kill-server"], check=True)
+
+
+@pytest.fixture
+def tmux(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[..., Tmux]]:
+    """Run a command in a real terminal."""
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed")
+    terminals = []
+
+    def start(command: str, **variables: str) -> Tmux:
+        socket = tmp_path / f"tmux{len(terminals)}"
+        terminals.append(Tmux(socket, command, {**environment, **variables}))
+        return terminals[-1]
+
+    yield start
+    for terminal in terminals:
+        terminal.close()

@@ -34,10 +34,27 @@ def test_exit(chat: Chat, say: Say, line: str) -> None:
         ("/xyzzy", "there is no command /xyzzy: /help lists them"),
         ("/", "there is no command /: /help lists them"),
         ("/reset now", "/reset takes nothing behind it"),
+        ("/reset!", "/reset takes no exclamation mark"),
         ("/save", "give a file: /save FILE"),
         ("/load", "give a file: /load FILE"),
         ("/stats", "there is no answer yet"),
         ("/retry", "there is no message to answer again"),
+        ("/edit", "there is no message to edit"),
+        ("/copy", "there is no answer yet"),
+        ("/write x.py", "there is no answer yet"),
+        ("/think", "there is no answer yet"),
+        ("/show", "nothing was said yet"),
+        ("/list", "none is stored yet"),
+        ("/search", "give words that one message has: /search WORDS"),
+        ("/resume", "give an id, or a number of the list: /resume ID"),
+        ("/resume 1", "there is no conversation '1': see the list"),
+        ("/resume 0000000", "there is no conversation '0000000': see the list"),
+        ("/resume ../../x", "there is no conversation '../../x': see the list"),
+        ("/delete 1", "give the id, as /list shows it: /delete ID"),
+        ("/branch", "nothing was said yet: there is nothing to branch from"),
+        ("/export", "give a file: /export FILE"),
+        ("/export x.txt", "x.txt: the ending says what is written, .json or .md"),
+        ("/export x.md", "nothing was said yet"),
         ("/set top-k", "give a value: /set top-k VALUE"),
         ("/set heat 1", "there is no setting 'heat': /set lists them"),
         ("/set topk 1", "there is no setting 'topk': did you mean top-k or stop?"),
@@ -87,7 +104,7 @@ def test_system_and_reset(chat: Chat, say: Say) -> None:
     assert say("/system") == ["there is no system prompt"]
     assert say("/system  Be brief. ") == ["system prompt: Be brief."]
     chat.session.messages += TURN
-    assert say("/reset") == ["forgotten, except for the system prompt"]
+    assert say("/new") == ["forgotten, except for the system prompt"]
     assert chat.session.messages == [Message("system", "Be brief.")]
     say("/system none")
     assert say("/reset") == ["forgotten"]
@@ -130,7 +147,21 @@ def test_what_is_said_and_what_is_not(
     assert said == ["/etc is a folder", " indented "]
 
 
-def test_completion() -> None:
-    assert list(completions("/s")) == ["/system", "/save", "/stats", "/set"]
-    assert list(completions("/set top-")) == ["top-k", "top-p", "top-n-sigma"]
-    assert [*completions("hello"), *completions("/set top-k "), *completions("a /s")] == []
+def test_completion(chat: Chat, say: Say, tmp_path: Path) -> None:
+    def texts(typed: str) -> list[str]:
+        return [typed[: len(typed) - one.typed] + one.text for one in completions(chat, typed)]
+
+    (tmp_path / "a folder").mkdir()
+    (tmp_path / "a folder" / "notes.txt").touch()
+    assert texts("/st") == ["/stats"]
+    assert texts("/s") == ["/system ", "/set ", "/stats", "/search ", "/show", "/save "]
+    assert texts("/set top-") == ["/set top-k", "/set top-p", "/set top-n-sigma"]
+    assert texts("/set accept c") == ["/set accept coupled"]
+    assert texts(f"/file {tmp_path}/a f") == [f"/file {tmp_path}/a folder/"]
+    assert texts(f"/write! {tmp_path}/a folder/n") == [f"/write! {tmp_path}/a folder/notes.txt"]
+    assert "/model smollm2-135m" in texts("/model smol")
+    assert texts("/draft ng") == ["/draft ngram"]
+    assert [*texts("hello"), *texts("/set top-k "), *texts("a /s"), *texts("/reset x")] == []
+    say("Hello")
+    id = chat.recorder.id
+    assert texts("/resume ") == texts("/resume " + str(id)[:3]) == [f"/resume {id}"]

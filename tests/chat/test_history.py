@@ -21,6 +21,15 @@ def test_messages_are_remembered(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
 
 
+def test_without_a_file_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    history = MessageHistory(None)
+    history.append_string("one")
+    assert history.get_strings() == ["one"]
+    assert list(history.load_history_strings()) == []
+    assert (history.problem, list(tmp_path.iterdir())) == (None, [])
+
+
 def test_an_unusable_file_costs_the_history_only(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     history = MessageHistory(tmp_path / "file" / "history")
@@ -44,7 +53,7 @@ def test_a_full_disk_costs_the_history_only(
 def test_it_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
     (tmp_path / "file").touch()
-    reader = TerminalReader(tmp_path / "file" / "x", lambda text: (), str, warnings.append)
+    reader = TerminalReader(tmp_path / "file" / "x", lambda text: iter(()), str, warnings.append)
     monkeypatch.setattr(reader._session, "prompt", lambda: "hello")
     assert [reader.read(), reader.read()] == ["hello", "hello"]
     assert len(warnings) == 1

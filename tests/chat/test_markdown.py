@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from edgespec.chat.blocks import chosen_block, code_blocks
+from edgespec.chat.bodies import Lines
 from edgespec.chat.characters import printable, sendable
 from edgespec.chat.markdown import MarkdownLines, split_finished
+from edgespec.errors import UsageError
 
 BITS = [
     "a",
@@ -67,9 +70,35 @@ def test_lines_are_kept_and_not_padded() -> None:
 def test_only_the_last_lines() -> None:
     out = StringIO()
     console = Console(file=out, width=80)
-    console.print(MarkdownLines("```\n" + "\n".join(map(str, range(50))), last=3), end="")
-    assert out.getvalue().split()[-1] == "49"
-    assert len(out.getvalue().splitlines()) <= 3
+    text = "```\n" + "\n".join(map(str, range(50))) + "\n```\n"
+    console.print(Lines(MarkdownLines(text), last=3, mark=True), end="")
+    assert out.getvalue().split() == ["...", "48", "49"]
+    assert len(out.getvalue().splitlines()) == 4
+
+
+def test_code_blocks_are_numbered_as_they_are_found() -> None:
+    text = "```py\na\n```\n\n    indented\n\n> ```\n> b\n> ```\n\n1. x\n\n   ~~~ sh -x\n   c\n"
+    found = code_blocks(text)
+    assert [(b.number, b.language, b.text) for b in found] == [
+        (1, "py", "a\n"),
+        (2, "", "b\n"),
+        (3, "sh", "c\n"),
+    ]
+    shown = _rendered(text)
+    assert all(mark in shown for mark in ("[1] py\n", "[2]\n", "[3] sh\n"))
+    assert MarkdownLines(text, 4).blocks == 7
+    assert chosen_block(found, "") == chosen_block(found, "3") == found[2]
+    with pytest.raises(UsageError, match=r"no code block '4': there is 1 \(py, 1 line\), 2 \(text"):
+        chosen_block(found, "4")
+    with pytest.raises(UsageError, match="has no code block"):
+        chosen_block([], "1")
+
+
+@given(st.lists(st.sampled_from(BITS), max_size=30))
+def test_blocks_have_the_same_numbers_in_parts(bits: list[str]) -> None:
+    text = "".join(bits)
+    finished, rest = split_finished(text)
+    assert MarkdownLines(rest, MarkdownLines(finished).blocks).blocks == len(code_blocks(text))
 
 
 @pytest.mark.parametrize("text", ["plain\n\ttext", "Grüße 👋🏽 語 e\u0301"])

@@ -1,47 +1,103 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
+from edgespec.chat.meter import Figures, Meter
 from edgespec.chat.status import notices, statistics_lines, status_line
+from edgespec.runtime.engine import Engine
+from edgespec.runtime.session import Session
 from edgespec.runtime.statistics import Statistics
-from edgespec.runtime.stream import Result
+from edgespec.runtime.stream import GenerationLimits, Result
+from edgespec.tuning.achieved import Achieved
+from edgespec.tuning.controller import AdaptivePolicy
+
+FIGURES = Figures(24, 48.0, 1.28, 0.67, "ngram", 33, 4096)
 
 
-def _result(drafter: str = "ngram", tokens: int = 24) -> Result:
+def _result(tokens: int = 24) -> Result:
     statistics = Statistics(decode_s=0.5, emitted=tokens)
     statistics.count_cycle(3, 2, drafting=True)
     statistics.count_cycle(0, 0, drafting=True)
-    return Result("text", tuple(range(tokens)), 9, "stop", "test", drafter, statistics)
+    return Result("text", tuple(range(tokens)), 9, "stop", "test", "ngram", statistics)
 
 
 def test_status_line() -> None:
-    expected = "24 tokens, 48.0/s, 67% accepted, 12.00 a cycle, ngram, context 33/4096"
-    assert status_line(_result(), 33, 4096) == expected
-    plain = replace(_result("none", 1), statistics=Statistics())
-    assert status_line(plain, 10, 4096) == "1 token, 0.0/s, none, context 10/4096"
+    expected = "24 tokens, 48.0/s, 1.3x plain (37.5/s), 67% accepted, ngram, context 33/4096"
+    assert status_line(FIGURES) == expected
+    unknown = replace(FIGURES, tokens=1, speedup=None, acceptance=None, drafter="none")
+    assert status_line(unknown) == "1 token, 48.0/s, none, context 33/4096"
 
 
-@pytest.mark.parametrize("drafter", ["none", "a-model-with-a-very-long-name" * 3])
+@pytest.mark.parametrize("drafter", ["none", "a-model-with-a-very-long-name" * 3, "語" * 50])
 @pytest.mark.parametrize("tokens", [1, 99_999])
-def test_status_line_fits(drafter: str, tokens: int) -> None:
-    assert len(status_line(_result(drafter, tokens), 131_071, 131_072)) < 80
-    assert len(status_line(_result(drafter, tokens), 131_071, 131_072, 40)) < 40
+@pytest.mark.parametrize("width", [80, 60, 20])
+def test_status_line_fits(drafter: str, tokens: int, width: int) -> None:
+    figures = replace(FIGURES, drafter=drafter, tokens=tokens, used=131_071, capacity=131_072)
+    assert cell_len(status_line(figures, width)) < width
+
+
+def test_what_matters_is_left_out_last() -> None:
+    long = replace(FIGURES, tokens=1234, per_second=123.4, used=1234, drafter="a-long-name" * 2)
+    line = status_line(long)
+    assert "1.3x plain" in line
+    assert "(96.4/s)" not in line
+    assert line.endswith("context 1234/4096")
 
 
 def test_statistics_fit() -> None:
-    assert max(map(len, statistics_lines(_result()))) < 80
+    lines = list(statistics_lines(_result(), FIGURES))
+    assert max(map(len, lines)) < 80
+    assert any("1.28x" in line for line in lines)
+    unknown = replace(FIGURES, speedup=None)
+    assert any("not known" in line for line in statistics_lines(_result(), unknown))
 
 
 def test_notices() -> None:
     result = _result()
-    assert list(notices(result, 0, 0)) == []
-    assert list(notices(result, 4, 2)) == [
+    assert list(notices(result, 0, 0, 0)) == []
+    assert list(notices(result, 4, 2, 0)) == [
         "the context is full: the model no longer sees the first 4 messages"
     ]
-    assert "24 tokens" in next(notices(replace(result, finish_reason="length"), 0, 0))
-    assert "context is full" in next(notices(replace(result, finish_reason="context"), 0, 0))
-    assert list(notices(replace(result, finish_reason="cancelled"), 0, 0)) == ["stopped"]
+    assert "oldest 50 tokens" in next(notices(result, 0, 0, 50))
+    assert "24 tokens" in next(notices(replace(result, finish_reason="length"), 0, 0, 0))
+    assert "context is full" in next(notices(replace(result, finish_reason="context"), 0, 0, 0))
+    assert list(notices(replace(result, finish_reason="cancelled"), 0, 0, 0)) == ["stopped"]
     silent = replace(result, finish_reason="cancelled", text="")
-    assert "/retry" in next(notices(silent, 0, 0))
+    assert "/retry" in next(notices(silent, 0, 0, 0))
+
+
+def test_the_meter_reads_a_turn_at_any_time(engine: Engine) -> None:
+    turn = Session(engine, limits=GenerationLimits(max_tokens=5)).send("Count to ten.")
+    meter = Meter(turn, engine)
+    assert meter.read().tokens == 0
+    next(iter(turn))
+    first = meter.read()
+    assert 0 < first.tokens <= 5
+    result = turn.result
+    last = meter.read()
+    assert (last.tokens, last.used) == (5, result.prompt_tokens + 5)
+    assert last.per_second == result.statistics.tokens_per_second
+    assert last.speedup is None  # no costs are known with a fixed k
+    assert (last.capacity, last.drafter) == (engine.decoder.capacity, "ngram")
+
+
+def test_the_speedup_is_of_this_answer_and_only_told_when_it_is_known() -> None:
+    policy = AdaptivePolicy.__new__(AdaptivePolicy)
+    policy.achieved = Achieved(1000, 1.0, 9.0)
+    stream = SimpleNamespace(statistics=Statistics(), emitted=[], sequence=[])
+    decoder = SimpleNamespace(k=3, capacity=100)
+    turn: Any = SimpleNamespace(stream=stream)
+    engine: Any = SimpleNamespace(policy=policy, decoder=decoder, drafter_name="ngram")
+    meter = Meter(turn, engine)
+    assert meter.read().speedup is None
+    policy.achieved.add(4, 10, 0.1, 0.15)
+    assert meter.read().speedup is None
+    policy.achieved.add(4, 40, 0.4, 0.6)
+    assert meter.read().speedup == pytest.approx(1.5)
+    decoder.k = 0
+    assert meter.read().speedup is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,19 @@ import pytest
 
 Spawn = Callable[..., Any]
 LONG = "Count from one to one hundred."
+_READY = r"\x1b\[\?2004h"
 FIRST_WORDS = r"\x1b\[2K\w"
 
 
 def _context(shown: str) -> int:
     """Tokens in the context, out of the status line."""
-    found = re.search(r"\d+ tokens?, [\d.]+/s, .*, context (\d+)/\d+", shown)
+    found = re.findall(r"\d+ tokens?, [\d.]+/s, [^\n]*, context (\d+)/\d+", shown)
     assert found, shown
-    assert len(found.group()) < 80
-    return int(found.group(1))
+    return int(found[-1])
+
+
+def _plain(shown: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
 
 
 def test_conversation(spawn: Spawn, tmp_path: Path) -> None:
@@ -75,7 +80,7 @@ def test_ctrl_c_stops_an_answer_only(spawn: Spawn) -> None:
 def test_editing_and_history(spawn: Spawn, tmp_path: Path) -> None:
     terminal = spawn(NO_COLOR="1")
     terminal.ready()
-    assert "system prompt: one\r\ntwo\r\nthree" in terminal.enter("/sys\t one\\\rtwo\x1b\rthree")
+    assert "system prompt: one\r\ntwo\r\nthree" in terminal.enter("/sys\tone\\\rtwo\x1b\rthree")
     terminal.child.sendcontrol("d")
     assert terminal.leave() == 0
 
@@ -105,6 +110,82 @@ def test_without_colours(spawn: Spawn, variables: dict[str, str]) -> None:
     terminal.wait(r"Hello\*\*[^\n]*\n")
     shown = terminal.wait("context [0-9]+/[0-9]+\r\n")
     assert "\x1b" not in shown.split("\x1b[?2004l")[-1]
+    terminal.wait("> ?")
+    terminal.child.send("/list\r")
+    shown = terminal.wait(r"\*\*Hello\*\*\r\n")
+    assert "\x1b" not in shown.split("\x1b[?2004l")[-1]
+
+
+def test_a_killed_conversation_goes_on(spawn: Spawn) -> None:
+    terminal = spawn("--max-tokens", "600")
+    terminal.ready()
+    terminal.enter("/set max-tokens 8")
+    terminal.enter("The first question")
+    terminal.enter("/set max-tokens 600")
+    terminal.child.send(LONG + "\r")
+    terminal.wait(FIRST_WORDS)
+    terminal.child.kill(signal.SIGKILL)
+    terminal.child.wait()
+
+    again = spawn("--resume", "--max-tokens", "8")
+    shown = again.ready()
+    assert "message 2" in shown
+    assert f"> {LONG}" in shown
+    assert "the last message has no answer yet: /retry asks again" in shown
+    assert _context(again.enter("/retry")) > 20
+    assert "The first question" in again.enter("/show")
+    again.child.sendcontrol("d")
+    assert "edgespec chat --resume" in again.wait("goes on")
+    assert again.leave() == 0
+
+
+def test_a_pasted_block_is_one_message(spawn: Spawn) -> None:
+    terminal = spawn()
+    terminal.ready()
+    terminal.child.send("\x1b[200~/system one\ntwo\r\nthree\n\x1b[201~")
+    assert "system prompt: one\r\ntwo\r\nthree\r\n" in _plain(terminal.enter(""))
+
+
+def test_edit_without_an_editor_and_with_one(spawn: Spawn, tmp_path: Path) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nprintf "Name a lake." > "$1"\n')
+    editor.chmod(0o755)
+    terminal = spawn("--max-tokens", "8")
+    terminal.ready()
+    terminal.enter("Name a")
+    terminal.child.send("/edit\r")
+    terminal.wait(_READY)
+    _context(terminal.enter(" river."))
+    terminal.child.send("/edit\r")
+    terminal.wait(_READY)
+    terminal.child.sendintr()
+    assert "nothing was changed" in terminal.ready()
+    terminal.child.sendcontrol("d")
+    assert terminal.leave() == 0
+
+    terminal = spawn("--resume", VISUAL=str(editor))
+    assert "> Name a river." in terminal.ready()
+    _context(terminal.enter("/edit"))
+    shown = terminal.enter("/show")
+    assert "> Name a lake." in shown
+    assert "river" not in shown
+
+
+def test_a_conversation_is_gone_on_with_and_its_model_is_known(spawn: Spawn) -> None:
+    terminal = spawn("--max-tokens", "8", "--system", "Be brief.")
+    terminal.ready()
+    terminal.enter("Tell me a story about the sea and the ships on it. " * 25)
+    terminal.child.sendcontrol("d")
+    terminal.wait("goes on")
+    assert terminal.leave() == 0
+    again = spawn("--resume")
+    shown = again.ready()
+    found = re.search(r"(\d+) tokens of it need not be read again", shown)
+    assert found
+    assert re.search(r"max-tokens +8\r", _plain(again.enter("/set")))
+    assert "system prompt: Be brief." in again.enter("/system")
+    again.enter("And?")
+    assert f"{found.group(1)} of them from the cache" in again.enter("/stats")
 
 
 def test_ctrl_c_while_loading(spawn: Spawn) -> None:

@@ -1,21 +1,27 @@
 from __future__ import annotations
 
 import shlex
-import shutil
-import subprocess
 import sys
-import time
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
-from edgespec.chat.view import plain_view
+from edgespec.chat.bodies import Body, MarkdownBody, OriginBody
+from edgespec.chat.reasoning import Folding
+from edgespec.chat.view import LiveView, PlainView
 from edgespec.runtime.decoder import Origin
 from edgespec.runtime.piece import Piece
 
-TMUX = shutil.which("tmux")
 SCRIPT = Path(__file__).with_name("growing_answer.py")
+Tmux = Callable[..., Any]
+
+
+def _pieces(*texts: str) -> list[Piece]:
+    return [Piece(text, 0, Origin.PLAIN) for text in texts]
 
 
 def _answer() -> tuple[str, list[str]]:
@@ -36,32 +42,75 @@ def _answer() -> tuple[str, list[str]]:
     return "\n\n".join(blocks), marks
 
 
-@pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
 @pytest.mark.parametrize("before", [0, 30], ids=["top of the screen", "bottom of the screen"])
-def test_each_line_is_on_the_terminal_once(tmp_path: Path, before: int) -> None:
+@pytest.mark.parametrize("kind", ["markdown", "origins"])
+def test_each_line_is_on_the_terminal_once(
+    tmux: Tmux, tmp_path: Path, kind: str, before: int
+) -> None:
     text, marks = _answer()
     (tmp_path / "answer.md").write_text(text, "utf-8")
-    command = shlex.join([sys.executable, str(SCRIPT), str(tmp_path / "answer.md")])
-    tmux = [str(TMUX), "-S", str(tmp_path / "socket"), "-f", "/dev/null"]
-    lines = f"seq -f line%g {before}; {command}; sleep 60" if before else f"{command}; sleep 60"
-    subprocess.run([*tmux, "new-session", "-d", "-x", "80", "-y", "24", lines], check=True)
-    try:
-        screen = _wait_for(tmux, "THE END")
-    finally:
-        subprocess.run([*tmux, "kill-server"], check=True)
+    command = shlex.join([sys.executable, str(SCRIPT), kind, str(tmp_path / "answer.md")])
+    terminal = tmux(f"seq -f line%g {before}; {command}" if before else command)
+    screen = terminal.wait("THE END", scrolled=True)
     assert {mark: screen.count(mark) for mark in marks} == dict.fromkeys(marks, 1)
     assert [screen.index(mark) for mark in marks] == sorted(screen.index(mark) for mark in marks)
     assert screen.count("line7\n") == (before > 0)
+    assert "THE STATUS" not in screen
+    assert "reading" not in screen
 
 
-def _wait_for(tmux: list[str], end: str) -> str:
-    for _ in range(300):
-        capture = [*tmux, "capture-pane", "-p", "-S", "-"]
-        screen = subprocess.run(capture, check=True, capture_output=True, text=True).stdout
-        if end in screen:
-            return screen
-        time.sleep(0.1)
-    raise AssertionError(screen)
+def _drawn(body: Body, *texts: str) -> list[str]:
+    """What is sent to a terminal of 60 columns for each piece."""
+    out = StringIO()
+    console = Console(file=out, width=60, height=12, force_terminal=True, color_system=None)
+    drawn = []
+    with LiveView(console, body, lambda: "THE STATUS") as view:
+        for piece in _pieces(*texts):
+            view._due = 0.0
+            out.truncate(out.seek(0))
+            view(piece)
+            drawn.append(out.getvalue())
+        out.truncate(out.seek(0))
+    return [*drawn, out.getvalue()]
+
+
+def test_the_status_is_below_what_grows_and_gone_at_the_end() -> None:
+    *drawn, end = _drawn(MarkdownBody(Folding()), "one", " two", "\n\nthree")
+    assert all(frame.rstrip().endswith("THE STATUS") for frame in drawn)
+    assert "one two" in drawn[1]
+    assert "THE STATUS" not in end
+
+
+def test_reasoning_is_one_line_that_counts() -> None:
+    *drawn, end = _drawn(MarkdownBody(Folding()), "<th", "ink>so", " and so", "</think>\n\n", "A")
+    assert "so" not in "".join(drawn)
+    assert "thinking ... 1 token, 0 s" in drawn[1]
+    assert "thinking ... 2 tokens, 0 s" in drawn[2]
+    assert "thought for 3 tokens, 0 s: /think shows it" in drawn[3]
+    assert "A" in end
+    *_, end = _drawn(MarkdownBody(Folding(thinking=True)), "so", " and")
+    assert "thinking ended after 2 tokens, 0 s: /think shows it" in end
+    *drawn, end = _drawn(MarkdownBody(Folding()), "<think>", "\n\n", "</think>", "\n\n", "A")
+    assert "thought" not in "".join([*drawn, end])
+
+
+def test_code_blocks_are_numbered_through_the_answer() -> None:
+    *drawn, end = _drawn(
+        MarkdownBody(Folding()), "```py\nx\n```\n", "\ntext\n\n", "- a\n\n  ```\n  y\n  ```\n"
+    )
+    assert "[1] py" in drawn[0]
+    assert "[2]" in end
+
+
+@pytest.mark.parametrize("wide", ["語" * 200, "👋🏽 " * 100, "x" * 400])
+def test_no_line_is_wider_than_the_terminal(wide: str) -> None:
+    from rich.cells import cell_len
+
+    for body in (MarkdownBody(Folding()), OriginBody()):
+        for frame in _drawn(body, wide[:50], wide[50:]):
+            text = Console(width=999).render_str(frame).plain
+            lines = [line.split("\x1b")[0] for line in text.replace("\r", "\n").split("\n")]
+            assert max(map(cell_len, lines)) <= 60
 
 
 @pytest.mark.parametrize(
@@ -70,7 +119,33 @@ def _wait_for(tmux: list[str], end: str) -> str:
 )
 def test_plain_view_ends_the_last_line(pieces: list[str], shown: str) -> None:
     out = StringIO()
-    with plain_view(out) as show:
-        for text in pieces:
-            show(Piece(text, 0, Origin.PLAIN))
+    with PlainView(out, lambda piece: piece.text) as show:
+        for piece in _pieces(*pieces):
+            show(piece)
     assert out.getvalue() == shown
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        (
+            ["<think>", "so", "</think>", "\n\nA"],
+            "thinking ... 3 tokens, 0 s: /think shows it\nA\n",
+        ),
+        (["<think>", "\n</think>\n", "A"], "A\n"),
+        (["<think>so"], "thinking ... \n"),
+        (["<thi"], "<thi\n"),
+        ([" <b>"], " <b>\n"),
+    ],
+)
+def test_plain_view_folds_reasoning_where_it_is_told_to(pieces: list[str], shown: str) -> None:
+    folded, whole = StringIO(), StringIO()
+    with (
+        PlainView(folded, lambda piece: piece.text, Folding()) as show,
+        PlainView(whole, lambda piece: piece.text) as copy,
+    ):
+        for piece in _pieces(*pieces):
+            show(piece)
+            copy(piece)
+    assert folded.getvalue() == shown
+    assert whole.getvalue() == "".join(pieces) + "\n"

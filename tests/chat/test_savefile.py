@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.chat.storage import Conversation, load_conversation, save_conversation
+from edgespec.chat.savefile import SavedConversation, load_conversation, save_conversation
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.runtime.session import Message
 from edgespec.sampling.parameters import SamplingParameters
@@ -20,7 +20,7 @@ MESSAGES = (
     Message("assistant", "\x1b[1mhi"),
 )
 SAMPLING = SamplingParameters(temperature=0.5, seed=2**64 - 1, logit_bias={3: float("-inf"), 4: 1})
-GOOD = Conversation(MESSAGES, "test", SAMPLING)
+GOOD = SavedConversation(MESSAGES, "test", SAMPLING)
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_any_text_survives(tmp_path_factory: pytest.TempPathFactory, texts: list
     path = tmp_path_factory.getbasetemp() / "any.json"
     roles = ("user", "assistant")
     messages = tuple(Message(roles[i % 2], text) for i, text in enumerate(texts))
-    save_conversation(path, Conversation(messages, "test", SamplingParameters()))
+    save_conversation(path, SavedConversation(messages, "test", SamplingParameters()))
     assert load_conversation(path).messages == messages
 
 
@@ -59,7 +59,7 @@ def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: Any) -> N
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(EdgespecError, match=r"cannot write .*: No space left on device"):
-        save_conversation(path, Conversation((), "other", SAMPLING))
+        save_conversation(path, SavedConversation((), "other", SAMPLING))
     assert load_conversation(path) == GOOD
     assert [*tmp_path.iterdir()] == [path]
 

@@ -1,0 +1,92 @@
+"""Commands about the last answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from edgespec.chat.blocks import chosen_block, code_blocks
+from edgespec.chat.clipboard import copy_text
+from edgespec.chat.commands.command import Candidate, Command, complete_path, file_of, fitting
+from edgespec.chat.files import write_new_file
+from edgespec.chat.reasoning import split_thought
+from edgespec.chat.status import statistics_lines
+from edgespec.errors import UsageError
+
+if TYPE_CHECKING:
+    from edgespec.chat.loop import Chat
+
+__all__ = ["COMMANDS"]
+
+_ALL = "all"
+
+
+def _copy(chat: Chat, argument: str) -> None:
+    _, answer = _last_answer(chat)
+    if argument == _ALL:
+        what, text = "the answer", answer
+    else:
+        block = chosen_block(code_blocks(answer), argument)
+        what, text = f"block {block.number}, {block.lines}", block.text
+    ways = copy_text(text, None if chat.screen.dumb else chat.screen.send)
+    chat.screen.note(f"copied {what}, by {ways}")
+
+
+def _complete_copy(chat: Chat, typed: str) -> Iterator[Candidate]:
+    return fitting([*_numbers(chat), _ALL], typed)
+
+
+def _write(chat: Chat, argument: str, *, force: bool = False) -> None:
+    name, _, number = argument.rpartition(" ")
+    if not name or not number.isdecimal():
+        name, number = argument, ""
+    path = file_of(name.strip(), "write")
+    block = chosen_block(code_blocks(_last_answer(chat)[1]), number)
+    write_new_file(path, block.text.encode("utf-8"), force=force, hint="/write!")
+    chat.screen.note(f"block {block.number}, {block.lines}, is in {path}")
+
+
+def _think(chat: Chat, argument: str) -> None:
+    thought, _ = _last_answer(chat)
+    if not thought:
+        raise UsageError("there is no reasoning in the last answer")
+    chat.screen.note(thought)
+
+
+def _stats(chat: Chat, argument: str) -> None:
+    if chat.last is None:
+        raise UsageError("there is no answer yet")
+    for line in statistics_lines(*chat.last):
+        chat.screen.note(line)
+
+
+def _last_answer(chat: Chat) -> tuple[str, str]:
+    """Its reasoning, and the answer itself."""
+    for entry in reversed(chat.entries):
+        if entry.role == "assistant":
+            return split_thought(entry.content)
+    raise UsageError("there is no answer yet")
+
+
+def _numbers(chat: Chat) -> list[str]:
+    try:
+        return [str(block.number) for block in code_blocks(_last_answer(chat)[1])]
+    except UsageError:
+        return []
+
+
+COMMANDS = {
+    "copy": Command(
+        "[N|all]", "copy a code block, the last one without N, or all", _copy, _complete_copy
+    ),
+    "write": Command(
+        "FILE [N]",
+        "write a code block to a file (/write! over an old one)",
+        _write,
+        complete_path,
+        partial(_write, force=True),
+    ),
+    "think": Command("", "show the reasoning of the last answer", _think),
+    "stats": Command("", "show what was measured for the last answer", _stats),
+}

@@ -1,0 +1,81 @@
+"""What a slash command is, and how its argument may be completed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from edgespec.errors import UsageError
+
+if TYPE_CHECKING:
+    from edgespec.chat.loop import Chat
+
+__all__ = ["Candidate", "Command", "complete_path", "file_of", "fitting"]
+
+
+class Candidate(NamedTuple):
+    """What may stand at the cursor.
+
+    Attributes:
+        text: put in place of what was typed.
+        typed: how many characters before the cursor that is.
+        label: what to show for it.
+    """
+
+    text: str
+    typed: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """One slash command.
+
+    Attributes:
+        usage: its argument, for `/help`; empty if it takes none.
+        help: what it does.
+        run: does it, given what stands behind the name.
+        complete: candidates for that.
+        force: does it with an exclamation mark behind the name, writing over a file.
+    """
+
+    usage: str
+    help: str
+    run: Callable[[Chat, str], None]
+    complete: Callable[[Chat, str], Iterator[Candidate]] | None = None
+    force: Callable[[Chat, str], None] | None = None
+
+
+def fitting(names: Iterable[str], typed: str) -> Iterator[Candidate]:
+    """Names that begin with what was typed."""
+    return (Candidate(name, len(typed), name) for name in names if name.startswith(typed))
+
+
+def complete_path(chat: Chat, typed: str) -> Iterator[Candidate]:
+    """Files and folders."""
+    from prompt_toolkit.completion import CompleteEvent, PathCompleter
+    from prompt_toolkit.document import Document
+
+    found = PathCompleter(expanduser=True).get_completions(Document(typed), CompleteEvent())
+    for one in found:
+        slash = os.sep if one.display_text.endswith(os.sep) else ""
+        yield Candidate(one.text + slash, -one.start_position, one.display_text)
+
+
+def file_of(argument: str, command: str) -> Path:
+    """The file that an argument names, as typed or as a terminal drops it: quoted.
+
+    Raises:
+        UsageError: there is no argument.
+    """
+    if not argument:
+        raise UsageError(f"give a file: /{command} FILE")
+    quote = argument[0]
+    if len(argument) > 2 and quote in "'\"" and argument.endswith(quote):
+        argument = argument[1:-1]
+    elif "\\ " in argument and not Path(argument).exists():
+        argument = argument.replace("\\ ", " ")
+    return Path(argument).expanduser()

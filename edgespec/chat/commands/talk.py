@@ -1,0 +1,77 @@
+"""Commands that change how the conversation goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from edgespec.chat.commands.command import Candidate, Command, fitting
+from edgespec.chat.settings import SETTING_NAMES, change_setting, setting_lines, setting_values
+from edgespec.errors import UsageError
+
+if TYPE_CHECKING:
+    from edgespec.chat.loop import Chat
+
+__all__ = ["COMMANDS"]
+
+_NO_SYSTEM = "none"
+
+
+def _reset(chat: Chat, argument: str) -> None:
+    stored = chat.recorder.id
+    chat.leave()
+    chat.session.reset()
+    kept = ", except for the system prompt" if chat.session.system else ""
+    chat.screen.note(f"forgotten{kept}" + (f"; /resume {stored} brings it back" if stored else ""))
+
+
+def _system(chat: Chat, argument: str) -> None:
+    if argument:
+        chat.session.system = None if argument == _NO_SYSTEM else argument
+        chat.record()
+    prompt = chat.session.system
+    chat.screen.note(f"system prompt: {prompt}" if prompt else "there is no system prompt")
+
+
+def _set(chat: Chat, argument: str) -> None:
+    name, _, value = argument.partition(" ")
+    if not name:
+        for line in setting_lines(chat.session):
+            chat.screen.note(line)
+    elif value.strip():
+        chat.screen.note(change_setting(chat.session, name, value.strip()))
+        chat.record()
+    else:
+        raise UsageError(f"give a value: /set {name} VALUE")
+
+
+def _complete_set(chat: Chat, typed: str) -> Iterator[Candidate]:
+    name, space, value = typed.partition(" ")
+    return fitting(setting_values(name), value) if space else fitting(SETTING_NAMES, name)
+
+
+def _retry(chat: Chat, argument: str) -> None:
+    chat.answer(chat.session.retry)
+
+
+def _edit(chat: Chat, argument: str) -> None:
+    message = next((entry for entry in reversed(chat.entries) if entry.role == "user"), None)
+    if message is None:
+        raise UsageError("there is no message to edit")
+    typed = chat.reader.revise(message.said)
+    if typed is None or not typed.strip() or typed == message.said:
+        chat.screen.note("nothing was changed")
+        return
+    files = message.content.removesuffix(message.said)
+    chat.answer(lambda: chat.session.revise(files + typed), typed, message.details)
+
+
+COMMANDS = {
+    "reset": Command("", "begin another conversation, keep the system prompt", _reset),
+    "system": Command(
+        "[TEXT]", f"show or change the system prompt ({_NO_SYSTEM}: remove)", _system
+    ),
+    "set": Command("[NAME VALUE]", "show or change sampling and limits", _set, _complete_set),
+    "retry": Command("", "answer the last message again, with another seed", _retry),
+    "edit": Command("", "change the last message and answer it again", _edit),
+}

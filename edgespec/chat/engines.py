@@ -1,0 +1,105 @@
+"""The engine of a conversation, and another one in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from edgespec.errors import InsufficientMemoryError
+from edgespec.registry.manifest import load_manifest
+from edgespec.runtime.engine import Engine
+from edgespec.runtime.options import EngineOptions
+
+__all__ = ["Engines"]
+
+Open = Callable[[str | None, EngineOptions], Engine]
+
+_KINDS = ("auto", "none", "ngram")
+
+
+class Engines:
+    """Has one engine open, and closes it at the end of the block.
+
+    Args:
+        open: opens one.
+        model: as `Engine` takes it.
+        options: of this engine, and of those that follow.
+
+    Raises: what `open` raises.
+    """
+
+    def __init__(self, open: Open, model: str | None, options: EngineOptions) -> None:
+        self._open = open
+        self._model, self._options = model, options
+        self.engine = open(model, options)
+
+    def __enter__(self) -> Engines:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.engine.close()
+
+    @property
+    def model(self) -> str:
+        """What opens this model again, wherever one is then."""
+        model = self._model
+        named = model is None or model.startswith("hf:") or load_manifest().find(model) is not None
+        return self.engine.model_name if named else str(self.engine.target.model.path.absolute())
+
+    @property
+    def draft(self) -> str:
+        """What opens this draft again."""
+        path = Path(self._options.draft).expanduser()
+        return str(path.absolute()) if path.is_file() else self._options.draft
+
+    def change_model(self, model: str) -> None:
+        """Open another model; a draft made for the one before is not kept.
+
+        Raises: what opening it raises; the engine is then as before, if memory allows for that.
+        """
+        draft = self._options.draft
+        kept = draft if draft in _KINDS else "auto"
+        self._change(model, replace(self._options, draft=kept))
+
+    def change_draft(self, draft: str) -> None:
+        """Open the same model with another draft.
+
+        Raises: as `change_model`.
+        """
+        self._change(self._model, replace(self._options, draft=draft))
+
+    def _change(self, model: str | None, options: EngineOptions) -> None:
+        try:
+            engine = self._opened(model, options)
+        except InsufficientMemoryError:
+            self._change_in_place(model, options)
+            return
+        self.engine.close()
+        self.engine, self._model, self._options = engine, model, options
+
+    def _change_in_place(self, model: str | None, options: EngineOptions) -> None:
+        """Both do not fit into memory together."""
+        self.engine.close()
+        try:
+            self.engine = self._opened(model, options)
+        except BaseException:
+            self.engine = self._open(self._model, self._options)
+            raise
+        self._model, self._options = model, options
+
+    def _opened(self, model: str | None, options: EngineOptions) -> Engine:
+        """An engine that can be talked with."""
+        engine = self._open(model, options)
+        try:
+            _ = engine.template
+        except BaseException:
+            engine.close()
+            raise
+        return engine

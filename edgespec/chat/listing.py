@@ -1,0 +1,73 @@
+"""Lists of conversations, in the columns that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+
+from rich.cells import cell_len, set_cell_size
+
+from edgespec.chat.characters import printable
+from edgespec.chat.store.events import Conversation
+from edgespec.chat.store.search import hits
+
+__all__ = ["hit_lines", "list_lines"]
+
+_MODEL_WIDTH = 12
+_TIME_WIDTH = 12
+_MOST_HITS = 3
+
+
+def list_lines(
+    conversations: Iterable[Conversation],
+    width: int,
+    current: str | None = None,
+    *,
+    number: bool = True,
+) -> Iterator[str]:
+    """A line for each: id, time, messages, model, title.
+
+    Args:
+        current: id of the one that is running; it is marked.
+        number: begin with the number in this list.
+    """
+    for place, one in enumerate(conversations, 1):
+        mark = "*" if one.id == current else " "
+        start = f"{place:3}{mark} " if number else ""
+        model = _fitting(one.model, _MODEL_WIDTH)
+        start += f"{one.id}  {_when(one.updated)} {one.messages:3}  {model}  "
+        title = one.title + (" (no answer)" if one.unanswered else "")
+        yield _cut(start + title, width)
+
+
+def hit_lines(conversation: Conversation, words: Sequence[str], width: int) -> Iterator[str]:
+    """Messages of one conversation that have all the words."""
+    found = hits(conversation, words)
+    for hit in islice(found, _MOST_HITS):
+        who = "you" if hit.role == "user" else "answer"
+        yield _cut(f"     message {hit.number}, {who}: {hit.excerpt}", width)
+    if next(found, None) is not None:
+        yield "     and more"
+
+
+def _when(time: str) -> str:
+    """The day and the minute, or the year if it is another one."""
+    try:
+        then = datetime.fromisoformat(time).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return " " * _TIME_WIDTH
+    this_year = then.year == datetime.now().astimezone().year
+    return f"{then:%d %b %H:%M}" if this_year else f"{then:%d %b  %Y}"
+
+
+def _cut(line: str, width: int) -> str:
+    line = printable(line).replace("\n", " ").replace("\t", " ")
+    return line if cell_len(line) < width else set_cell_size(line, width - 4).rstrip() + "..."
+
+
+def _fitting(text: str, width: int) -> str:
+    text = " ".join(printable(text).split())
+    if cell_len(text) > width:
+        text = set_cell_size(text, width - 3).rstrip() + "..."
+    return set_cell_size(text, width)

@@ -1,0 +1,168 @@
+"""Going on with another conversation than the running one: a stored one, a saved one, a branch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgespec.chat.parameters import Settings, read_settings
+from edgespec.chat.savefile import SavedConversation, save_conversation
+from edgespec.chat.store.events import ROLES, Conversation
+from edgespec.chat.store.journal import Journal
+from edgespec.errors import UsageError
+from edgespec.runtime.session import Message, Session
+
+if TYPE_CHECKING:
+    from edgespec.chat.loop import Chat
+
+__all__ = ["branch", "load_saved", "open_stored", "resume", "save", "stored_settings", "texts_of"]
+
+
+_LINES_SHOWN = 12  # of the answer that a conversation goes on behind
+
+
+def texts_of(session: Session) -> list[str]:
+    """What was said, by the user and the model in turn; an unanswered message is last."""
+    texts = [message.content for message in session.messages if message.role != "system"]
+    return texts if session.unanswered is None else [*texts, session.unanswered]
+
+
+def open_stored(chat: Chat, id: str) -> tuple[Journal | None, Conversation]:
+    """A stored conversation, with its journal if conversations are to be stored.
+
+    Raises:
+        UsageError: it cannot be used, or another chat has it open.
+    """
+    return chat.archive.open(id) if chat.recorder.keeps else (None, chat.archive.load(id))
+
+
+def stored_settings(conversation: Conversation) -> Settings | None:
+    """The settings it was had with, if it says.
+
+    Raises:
+        UsageError: it says something that is not possible.
+    """
+    facts = conversation.facts.get("settings")
+    try:
+        return None if facts is None else read_settings(facts)
+    except ValueError as error:
+        raise UsageError(f"the settings of {conversation.id} cannot be used: {error}") from None
+
+
+def resume(
+    chat: Chat,
+    journal: Journal | None,
+    conversation: Conversation,
+    settings: Settings | None = None,
+) -> None:
+    """Go on with a stored conversation.
+
+    Args:
+        journal: of it; closed here if this fails.
+        settings: in place of the stored ones.
+
+    Raises:
+        UsageError: its settings cannot be used; the running conversation goes on.
+    """
+    try:
+        settings = settings or stored_settings(conversation)
+    except BaseException:
+        if journal is not None:
+            journal.close()
+        raise
+    chat.leave()
+    if settings is not None:
+        _use(chat.session, settings)
+    chat.session.system = conversation.system
+    _put(chat.session, [entry.content for entry in conversation.entries])
+    chat.recorder.resume(journal, conversation)
+    chat.measure()
+    restored = chat.shelf.load(chat.session.engine, conversation.id)
+    _show_last(chat)
+    _say_state(chat, conversation.model)
+    if restored:
+        chat.screen.note(f"{restored:,} tokens of it need not be read again")
+
+
+def load_saved(chat: Chat, saved: SavedConversation) -> None:
+    """Go on with a conversation that /save wrote; it is stored as a new one."""
+    chat.leave()
+    messages = [*saved.messages]
+    system = messages.pop(0).content if messages and messages[0].role == "system" else None
+    chat.session.sampling = saved.sampling
+    chat.session.system = system
+    _put(chat.session, [message.content for message in messages])
+    chat.measure()
+    chat.record()
+    count = chat.conversation().messages
+    chat.screen.note(f"{count} message{'' if count == 1 else 's'} of yours, with the answers")
+    _say_state(chat, saved.model)
+
+
+def save(chat: Chat, path: Path) -> None:
+    """Write the conversation for /load.
+
+    Raises:
+        EdgespecError: the file cannot be written.
+    """
+    session = chat.session
+    messages = [*session.messages]
+    if session.unanswered is not None:
+        messages.append(Message("user", session.unanswered))
+    model = session.engine.model_name
+    save_conversation(path, SavedConversation(tuple(messages), model, session.sampling))
+
+
+def branch(chat: Chat, number: str) -> None:
+    """Go on in a conversation of its own, behind a message and its answer.
+
+    Args:
+        number: of the message; the last one if it is empty.
+
+    Raises:
+        UsageError: there is no such message.
+    """
+    texts = texts_of(chat.session)
+    last = (len(texts) + 1) // 2
+    if not texts:
+        raise UsageError("nothing was said yet: there is nothing to branch from")
+    if number and not (number.isdecimal() and 1 <= int(number) <= last):
+        raise UsageError(f"there is no message {number[:20]!r}: /show has 1 to {last}")
+    count = int(number or last)
+    kept = texts[: 2 * count]
+    chat.part(len(kept))
+    _put(chat.session, kept)
+    chat.measure()
+    chat.record()
+    name = f", {chat.recorder.id}," if chat.recorder.id else ""
+    chat.screen.note(f"another conversation{name} goes on behind message {count}")
+
+
+def _use(session: Session, settings: Settings) -> None:
+    session.sampling, session.limits, session.accept = settings
+
+
+def _put(session: Session, texts: Sequence[str]) -> None:
+    """Make this what was said."""
+    session.reset()
+    messages = [Message(ROLES[at % 2], text) for at, text in enumerate(texts)]
+    if len(messages) % 2:
+        session.unanswered = messages.pop().content
+    session.messages += messages
+
+
+def _show_last(chat: Chat) -> None:
+    entries = chat.entries
+    if not entries:
+        return
+    at = (len(entries) - 1) // 2 * 2
+    answer = entries[at + 1].content if at + 1 < len(entries) else None
+    chat.screen.exchange(at // 2 + 1, entries[at].said, answer, _LINES_SHOWN)
+
+
+def _say_state(chat: Chat, model: str) -> None:
+    if chat.session.unanswered is not None:
+        chat.screen.note("the last message has no answer yet: /retry asks again")
+    if model and model != chat.session.engine.model_name:
+        chat.screen.note(f"the answers are of another model, {model}")

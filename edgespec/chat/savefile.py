@@ -1,0 +1,116 @@
+"""`/save` and `/load`: a conversation in a file of the user's, believed only after a check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from edgespec.chat.files import read_at_most, reason, replace_file
+from edgespec.chat.parameters import read_sampling, sampling_as_json
+from edgespec.errors import UsageError
+from edgespec.runtime.session import Message
+from edgespec.sampling.parameters import SamplingParameters
+
+__all__ = ["SavedConversation", "load_conversation", "save_conversation"]
+
+_FORMAT = "edgespec-chat"
+_VERSION = 1
+_MOST_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class SavedConversation:
+    """What a file holds.
+
+    Attributes:
+        messages: an optional system prompt, then user and assistant in turn. A user's message at
+            the end is one without an answer.
+        model: name of the model that answered.
+        sampling: of the answers.
+    """
+
+    messages: tuple[Message, ...]
+    model: str
+    sampling: SamplingParameters
+
+
+def save_conversation(path: Path, conversation: SavedConversation) -> None:
+    """Write a conversation as JSON; an older file is replaced in one step.
+
+    Raises:
+        EdgespecError: the file cannot be written.
+    """
+    data = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "model": conversation.model,
+        "sampling": sampling_as_json(conversation.sampling),
+        "messages": [asdict(message) for message in conversation.messages],
+    }
+    text = json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    replace_file(path, text.encode("utf-8"))
+
+
+def load_conversation(path: Path) -> SavedConversation:
+    """Read a conversation and check all of it.
+
+    Raises:
+        UsageError: the file cannot be read, or is not a conversation.
+    """
+    try:
+        text = read_at_most(path.expanduser(), _MOST_BYTES).decode("utf-8")
+        data = json.loads(text, parse_constant=_refuse_constant)
+        return _conversation(data)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {reason(error)}") from None
+    except RecursionError:
+        raise UsageError(f"{path} is not a saved conversation: it is nested too deeply") from None
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(f"{path} is not a saved conversation: {error}") from None
+
+
+def _conversation(data: Any) -> SavedConversation:
+    _require(isinstance(data, dict) and data.get("format") == _FORMAT, f"no {_FORMAT!r} format")
+    version = data.get("version")
+    _require(version == _VERSION, f"version {version!r} is not known, only {_VERSION}")
+    model, messages = data.get("model"), data.get("messages")
+    _require(isinstance(model, str), "the model is not text")
+    _require(isinstance(messages, list), "the messages are not a list")
+    return SavedConversation(_messages(messages), model, read_sampling(data.get("sampling")))
+
+
+def _messages(items: Sequence[Any]) -> tuple[Message, ...]:
+    messages = tuple(_message(number, item) for number, item in enumerate(items, 1))
+    start = 1 if messages and messages[0].role == "system" else 0
+    for number, message in enumerate(messages[start:]):
+        expected = ("user", "assistant")[number % 2]
+        _require(
+            message.role == expected,
+            f"message {start + number + 1} is by {message.role!r} instead of {expected!r}",
+        )
+    return messages
+
+
+def _message(number: int, item: Any) -> Message:
+    _require(isinstance(item, dict), f"message {number} is not an object")
+    role, content = item.get("role"), item.get("content")
+    _require(isinstance(role, str), f"message {number} has no role")
+    _require(isinstance(content, str), f"message {number} has no content")
+    _require(not _has_surrogates(content), f"message {number} is not valid Unicode")
+    return Message(role, content)
+
+
+def _has_surrogates(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _require(condition: object, problem: str) -> None:
+    if not condition:
+        raise ValueError(problem)

@@ -1,0 +1,208 @@
+"""A stored conversation: what its events mean, and what it has become by them.
+
+Every message says at which place it stands. One at a place that was taken replaces what was there,
+and all behind it: that is what `/edit` and `/retry` do, and nothing has to be erased for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["FACTS", "ROLES", "Conversation", "Entry", "encode", "header", "replay"]
+
+FORMAT = "edgespec-conversation"
+VERSION = 1
+
+FACTS = ("model", "settings", "system")
+"""Events that say under which circumstances the conversation goes on."""
+
+ROLES = ("user", "assistant")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One message of the user's or the model's.
+
+    Attributes:
+        content: what the model was given, or said.
+        time: ISO 8601, in UTC.
+        typed: what of a message the user typed, if files stand before it.
+        details: of an answer, how it came about; of a message, names of its files.
+    """
+
+    role: str
+    content: str
+    time: str = ""
+    typed: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def said(self) -> str:
+        """What was typed, or answered."""
+        return self.content if self.typed is None else self.typed
+
+    def event(self, at: int) -> dict[str, Any]:
+        """As a line of a file, at this place."""
+        kind = "message" if self.role == "user" else "answer"
+        event: dict[str, Any] = {"type": kind, "time": self.time, "at": at, "content": self.content}
+        if self.typed is not None:
+            event["typed"] = self.typed
+        return {**event, "details": dict(self.details)} if self.details else event
+
+
+@dataclass
+class Conversation:
+    """What the events so far amount to.
+
+    Attributes:
+        id: name of its file.
+        created, updated: times of the header and of the last event.
+        origin: id of the conversation that it is a branch of.
+        facts: by the names in `FACTS`, as they were recorded last.
+        entries: user and model in turn. A message at the end has no answer yet.
+        replaced: those that later ones took the place of, with the places they had.
+    """
+
+    id: str
+    created: str
+    origin: str | None = None
+    updated: str = ""
+    facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+    replaced: list[tuple[int, Entry]] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """The first line of the first message."""
+        lines = self.entries[0].said.split("\n") if self.entries else []
+        return next((line.strip() for line in lines if line.strip()), "")
+
+    @property
+    def model(self) -> str:
+        """Name of the model that it was had with last; empty if it is not known."""
+        return str(self.facts.get("model", {}).get("name", ""))
+
+    @property
+    def system(self) -> str | None:
+        """The system prompt, or None."""
+        text = self.facts.get("system", {}).get("text")
+        return text if isinstance(text, str) and text else None
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the last message has no answer."""
+        return len(self.entries) % 2 == 1
+
+    @property
+    def messages(self) -> int:
+        """How many the user has said."""
+        return (len(self.entries) + 1) // 2
+
+    def everything(self) -> Iterator[tuple[int, Entry]]:
+        """All that was ever said, with its place; what was replaced is last."""
+        yield from enumerate(self.entries)
+        yield from self.replaced
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        """Take one more event.
+
+        Raises:
+            ValueError: it is not one.
+        """
+        kind = event.get("type")
+        if kind in FACTS:
+            self.facts[kind] = {k: v for k, v in event.items() if k not in ("type", "time")}
+        elif kind in ("message", "answer"):
+            self._say("user" if kind == "message" else "assistant", event)
+        else:
+            raise ValueError(f"{str(kind)[:40]!r} is no kind of event")
+        self.updated = _text(event, "time")
+
+    def _say(self, role: str, event: Mapping[str, Any]) -> None:
+        at, typed, details = event.get("at"), event.get("typed"), event.get("details", {})
+        _require(type(at) is int and 0 <= at <= len(self.entries), "its place is wrong")
+        assert isinstance(at, int)
+        _require(role == ROLES[at % 2], f"{role} and place do not go together")
+        _require(isinstance(details, dict), "its details are not an object")
+        typed = None if typed is None else _text(event, "typed")
+        entry = Entry(role, _text(event, "content"), _text(event, "time"), typed, details)
+        self.replaced += enumerate(self.entries[at:], at)
+        self.entries[at:] = [entry]
+
+
+def header(id: str, time: str, origin: str | None) -> dict[str, Any]:
+    """The first line of a file."""
+    head: dict[str, Any] = {"format": FORMAT, "version": VERSION, "id": id, "created": time}
+    return head if origin is None else {**head, "origin": origin}
+
+
+def encode(events: Iterable[Mapping[str, Any]]) -> bytes:
+    """Lines of a file."""
+    lines = (json.dumps(event, ensure_ascii=False, allow_nan=False) for event in events)
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+
+
+def replay(id: str, lines: Sequence[bytes]) -> Conversation:
+    """The conversation that these lines are, all of them whole.
+
+    Raises:
+        ValueError: they are not one; the message names the line.
+    """
+    if not lines:
+        raise ValueError("it has no header")
+    with _line(1):
+        conversation = _begun(id, _object(lines[0]))
+    for number, line in enumerate(lines[1:], 2):
+        with _line(number):
+            conversation.apply(_object(line))
+    return conversation
+
+
+def _begun(id: str, head: Mapping[str, Any]) -> Conversation:
+    _require(head.get("format") == FORMAT, f"it has no {FORMAT!r} format")
+    version = head.get("version")
+    _require(version == VERSION, f"version {str(version)[:20]} is not known, only {VERSION}")
+    origin = head.get("origin")
+    created = _text(head, "created")
+    return Conversation(id, created, None if origin is None else _text(head, "origin"), created)
+
+
+@contextmanager
+def _line(number: int) -> Iterator[None]:
+    """Names the line in errors."""
+    try:
+        yield
+    except RecursionError:
+        raise ValueError(f"line {number} is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"line {number}: {error}") from None
+
+
+def _object(line: bytes) -> Mapping[str, Any]:
+    try:
+        data = json.loads(line, parse_constant=_refuse)
+    except ValueError:
+        raise ValueError("it is not JSON") from None
+    _require(isinstance(data, dict), "it is not an object")
+    return data  # type: ignore[no-any-return]
+
+
+def _text(event: Mapping[str, Any], name: str) -> str:
+    text = event.get(name)
+    _require(isinstance(text, str), f"its {name} is not text")
+    assert isinstance(text, str)
+    _require(not any("\ud800" <= c <= "\udfff" for c in text), f"its {name} is not Unicode")
+    return text
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(name)
+
+
+def _require(condition: object, problem: str) -> None:
+    if not condition:
+        raise ValueError(problem)

@@ -1,0 +1,134 @@
+"""`edgespec chats`: stored conversations."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from edgespec.chat.store.events import Conversation
+
+__all__ = ["chats"]
+
+_NARROWEST, _WIDEST = 40, 160
+
+
+@click.group()
+def chats() -> None:
+    """Stored conversations. `edgespec chat --resume ID` goes on with one.
+
+    ID is what the list shows, or a number of the list without words.
+    """
+
+
+@chats.command("list")
+@click.argument("words", nargs=-1)
+@click.option("-n", "most", type=click.IntRange(min=1), help="Show no more than so many.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_chats(words: tuple[str, ...], most: int | None, as_json: bool) -> None:
+    """Show conversations, the one used last first; only those that have all WORDS."""
+    from edgespec.chat.listing import list_lines
+    from edgespec.chat.store.archive import Archive
+    from edgespec.chat.store.search import matches
+
+    found = (one for one in Archive().conversations(_warn) if not words or matches(one, words))
+    listed = islice(found, most)
+    if as_json:
+        click.echo(json.dumps([_row(one) for one in listed], ensure_ascii=False, indent=2))
+        return
+    for line in list_lines(listed, _width()):
+        click.echo(line)
+
+
+@chats.command()
+@click.argument("words", nargs=-1, required=True)
+def search(words: tuple[str, ...]) -> None:
+    """Show the messages that have all WORDS."""
+    from edgespec.chat.listing import hit_lines, list_lines
+    from edgespec.chat.store.archive import Archive
+    from edgespec.chat.store.search import hits
+
+    width = _width()
+    for one in Archive().conversations(_warn):
+        if next(hits(one, words), None):
+            for line in (*list_lines([one], width, number=False), *hit_lines(one, words, width)):
+                click.echo(line)
+
+
+@chats.command()
+@click.argument("id")
+def show(id: str) -> None:
+    """Print a conversation as Markdown."""
+    from edgespec.chat.characters import printable
+    from edgespec.chat.store.export import as_markdown
+
+    click.echo(printable(as_markdown(_load(id))), nl=False)
+
+
+@chats.command()
+@click.argument("id")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def export(id: str, file: Path, force: bool) -> None:
+    """Write a conversation to FILE: .json, which `chat --load` reads, or .md."""
+    from edgespec.chat.files import write_new_file
+    from edgespec.chat.store.export import exporter
+
+    write = exporter(file)
+    text = write(_load(id))
+    write_new_file(file, text.encode("utf-8"), force=force, hint="--force")
+
+
+@chats.command()
+@click.argument("id")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def remove(id: str, yes: bool) -> None:
+    """Delete a conversation."""
+    from edgespec.chat.store.archive import Archive
+    from edgespec.chat.store.caches import CacheShelf
+
+    archive = Archive()
+    id = archive.find(id)
+    if not yes and not click.confirm(f"Delete {id}, {_title(archive.load(id))}?", err=True):
+        click.echo("kept", err=True)
+        return
+    archive.remove(id)
+    CacheShelf().remove(id)
+
+
+def _load(id: str) -> Conversation:
+    from edgespec.chat.store.archive import Archive
+
+    archive = Archive()
+    return archive.load(archive.find(id))
+
+
+def _row(one: Conversation) -> dict[str, object]:
+    return {
+        "id": one.id,
+        "title": one.title,
+        "created": one.created,
+        "updated": one.updated,
+        "messages": one.messages,
+        "unanswered": one.unanswered,
+        "model": one.model,
+    }
+
+
+def _title(one: Conversation) -> str:
+    from edgespec.chat.characters import printable
+
+    return repr(printable(one.title[:40]))
+
+
+def _warn(line: str) -> None:
+    click.echo(f"edgespec: {line}", err=True)
+
+
+def _width() -> int:
+    return min(max(shutil.get_terminal_size().columns, _NARROWEST), _WIDEST)
