@@ -62,7 +62,7 @@ def as_api_error(error: Exception) -> ApiError:
         message = f"{error.detail}: /openapi.json says what there is"
         return ApiError(error.status_code, message, headers=error.headers)
     if isinstance(error, ContextFullError):
-        return ApiError(400, str(error), param="messages", code="context_length_exceeded")
+        return ApiError(400, str(error), code="context_length_exceeded")
     if isinstance(error, (UsageError, TemplateError, GrammarError)):
         return ApiError(400, str(error))
     if isinstance(error, CancelledError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar, Union
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
@@ -115,10 +115,7 @@ class SchemaFormat(_Shape):
     json_schema: NamedSchema
 
 
-ResponseFormat = Annotated[
-    Union[TextFormat, ObjectFormat, SchemaFormat],  # noqa: UP007 (Python 3.10)
-    Field(discriminator="type"),
-]
+ResponseFormat = Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")]
 
 
 class ChatRequest(GenerationRequest):

@@ -31,6 +31,7 @@ __all__ = ["ChatTemplate"]
 
 _SOURCE_BYTES = 256 * 1024
 _SHOWN = 200
+_INSTEAD = "give the model plain text (--raw, or /v1/completions)"
 
 
 class ChatTemplate:
@@ -70,9 +71,7 @@ class ChatTemplate:
             TemplateError: the file has none, or as for the constructor.
         """
         if not header.chat_template:
-            raise TemplateError(
-                f"{header.path.name} has no chat template: use --raw to give it plain text"
-            )
+            raise TemplateError(f"{header.path.name} has no chat template: {_INSTEAD}")
         return cls(
             header.chat_template,
             bos_token=_token_text(vocabulary, vocabulary.bos),
@@ -164,9 +163,7 @@ def _one_line_errors(what: str) -> Iterator[None]:
 
 
 def _failure(what: str) -> TemplateError:
-    return TemplateError(
-        f"the chat template of this model {what}: use --raw to give the model plain text"
-    )
+    return TemplateError(f"the chat template of this model {what}: {_INSTEAD}")
 
 
 def _shown(text: Any) -> str:

@@ -7,13 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+
+from edgespec.cli.main import main
 
 SMALL = ("--ctx", "512", "--threads", "2", "--draft", "none", "--port", "0")
 
@@ -90,23 +92,25 @@ def test_ctrl_c_when_idle(default_model: Path) -> None:
         assert ended(one) == (130, "")
 
 
-def failed(*arguments: str, **environment: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "edgespec", "serve", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **environment},
-    )
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1 and done.stdout == "", done.stderr
-    return done.returncode, lines[0]
+@pytest.fixture
+def failed(capsys: Any) -> Callable[..., tuple[int, str]]:
+    """The status and the line of a call that fails, in this process."""
+
+    def call(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["serve", *arguments])
+        told = capsys.readouterr()
+        lines = told.err.splitlines()
+        assert len(lines) == 1 and told.out == "", told
+        return int(str(ended.value.code)), lines[0]
+
+    return call
 
 
-def test_a_port_in_use(default_model: Path) -> None:
+def test_a_port_in_use(failed: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
-        status, line = failed(str(default_model), "--port", port)
+        status, line = failed("--port", port)
     assert status == 1
     assert port in line and "--port" in line
 
@@ -127,13 +131,13 @@ def test_a_port_in_use(default_model: Path) -> None:
         (["--api-key", "with space"], "API key"),
     ],
 )
-def test_wrong_calls(default_model: Path, arguments: list[str], words: str) -> None:
-    status, line = failed(str(default_model), *arguments)
+def test_wrong_calls(failed: Any, arguments: list[str], words: str) -> None:
+    status, line = failed(*arguments)
     assert status == 2, line
     assert words in line
 
 
-def test_a_key_from_a_file(tmp_path: Path) -> None:
+def test_a_key_from_a_file(failed: Any, tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("not one word\n")
     assert "API key" in failed("--api-key-file", str(file))[1]
