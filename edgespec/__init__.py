@@ -19,6 +19,7 @@ __all__ = [
     "Engine",
     "EngineOptions",
     "GenerationLimits",
+    "Llama",
     "Message",
     "Origin",
     "Piece",
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgespec.backend import grammar_from_schema
+    from edgespec.llama import Llama
     from edgespec.registry.progress import Progress
     from edgespec.runtime.decoder import Origin
     from edgespec.runtime.engine import Engine
@@ -56,6 +58,7 @@ _HOMES = {
     "Engine": "edgespec.runtime.engine",
     "EngineOptions": "edgespec.runtime.options",
     "GenerationLimits": "edgespec.runtime.stream",
+    "Llama": "edgespec.llama",
     "Message": "edgespec.runtime.session",
     "Origin": "edgespec.runtime.decoder",
     "Piece": "edgespec.runtime.piece",

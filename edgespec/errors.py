@@ -22,6 +22,7 @@ __all__ = [
     "RegistryError",
     "TemplateError",
     "UnknownModelError",
+    "UnsupportedError",
     "UsageError",
 ]
 
@@ -36,6 +37,10 @@ class UsageError(EdgespecError, ValueError):
     """An argument is out of its range, or two arguments contradict each other."""
 
     exit_status = 2
+
+
+class UnsupportedError(UsageError, NotImplementedError):
+    """Something that another library's interface has and edgespec does not."""
 
 
 class ModelFileError(EdgespecError):

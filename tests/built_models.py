@@ -19,10 +19,11 @@ def byte_tokens() -> list[str]:
     return [chr(byte if byte in KEPT else next(others)) for byte in range(256)]
 
 
-def write_mamba(path: Path, layers: int = 2, seed: int = 0) -> Path:
-    """A Mamba of random weights that reads and writes bytes."""
+def write_mamba(path: Path, layers: int = 2, seed: int = 0, *, infill: bool = False) -> Path:
+    """A Mamba of random weights that reads and writes bytes; it may have tokens around a gap."""
     random = np.random.default_rng(seed)
     tokens = [*byte_tokens(), "<s>", "</s>", "th", "he"]
+    gap = ["<PRE>", "<SUF>", "<MID>"] if infill else []
     writer = gguf.GGUFWriter(path, "mamba")
     writer.add_context_length(4096)
     writer.add_embedding_length(WIDTH)
@@ -36,8 +37,11 @@ def write_mamba(path: Path, layers: int = 2, seed: int = 0) -> Path:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
+    for name, number in zip(("fim_pre", "fim_suf", "fim_mid"), range(len(gap)), strict=False):
+        writer.add_uint32(f"tokenizer.ggml.{name}_token_id", len(tokens) + number)
+    tokens += gap
     writer.add_token_list(tokens)
-    writer.add_token_types([1] * 256 + [3, 3, 1, 1])
+    writer.add_token_types([1] * 256 + [3, 3, 1, 1] + [3] * len(gap))
     writer.add_token_merges(["t h", "h e"])
     writer.add_bos_token_id(256)
     writer.add_eos_token_id(257)

@@ -2,7 +2,7 @@
 
 from edgespec.backend.capabilities import Capabilities, capabilities
 from edgespec.backend.context import Context, ContextOptions
-from edgespec.backend.grammar import Grammar, grammar_from_schema
+from edgespec.backend.grammar import Grammar, grammar_from_schema, grammar_of_json
 from edgespec.backend.head import HeadContext
 from edgespec.backend.model import Model, ModelOptions
 from edgespec.backend.parallel import ParallelContext
@@ -25,5 +25,6 @@ __all__ = [
     "can_tap",
     "capabilities",
     "grammar_from_schema",
+    "grammar_of_json",
     "quantize",
 ]

@@ -21,7 +21,7 @@ from edgespec.backend.native import initialize, lib
 from edgespec.backend.vocabulary import Vocabulary
 from edgespec.errors import GrammarError
 
-__all__ = ["Grammar", "grammar_from_schema"]
+__all__ = ["Grammar", "grammar_from_schema", "grammar_of_json"]
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -102,6 +102,13 @@ class Grammar(Closing):
         # Also without `close`: who has it may be dropped before its generation begins.
         self._free = weakref.finalize(self, lib.llama_sampler_free, sampler)
         self._free.atexit = False
+
+
+def grammar_of_json() -> str:
+    """GBNF of any JSON object, as llama.cpp has it."""
+    from llama_cpp.llama_grammar import JSON_GBNF
+
+    return str(JSON_GBNF)
 
 
 def grammar_from_schema(schema: str) -> str:

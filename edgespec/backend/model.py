@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +108,15 @@ class Model(Closing):
         return int(lib.llama_model_n_layer(self.pointer))
 
     @property
+    def metadata(self) -> dict[str, str]:
+        """What the file says of itself, as llama.cpp tells it: every value but arrays as text."""
+        keys, values = lib.llama_model_meta_key_by_index, lib.llama_model_meta_val_str_by_index
+        count = lib.llama_model_meta_count(self.pointer)
+        return {
+            _text_of(keys, self.pointer, i): _text_of(values, self.pointer, i) for i in range(count)
+        }
+
+    @property
     def has_state(self) -> bool:
         """Whether some layers keep one recurrent state in place of an entry for each token."""
         return bool(
@@ -119,6 +129,17 @@ class Model(Closing):
         if pointer is not None:
             self.vocabulary.close()
             lib.llama_model_free(pointer)
+
+
+def _text_of(write: Callable[..., int], *arguments: Any) -> str:
+    """What a native function writes that tells the whole length."""
+    size = 256
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        length = write(*arguments, buffer, size)
+        if length < size:
+            return buffer.value.decode("utf-8", "replace")
+        size = length + 1
 
 
 def _load(path: Path, options: ModelOptions, progress: Callable[[float], None] | None) -> Any:

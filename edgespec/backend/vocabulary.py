@@ -59,6 +59,24 @@ class Vocabulary:
         return _token_or_none(lib.llama_vocab_eos(self.pointer))
 
     @property
+    def newline(self) -> int | None:
+        """Token of a line break, or None."""
+        return _token_or_none(lib.llama_vocab_nl(self.pointer))
+
+    @property
+    def infill(self) -> tuple[int, int, int] | None:
+        """Tokens before a prefix, a suffix, and what is to be written between them.
+
+        None where the model does not know how to fill a gap.
+        """
+        prefix = _token_or_none(lib.llama_vocab_fim_pre(self.pointer))
+        suffix = _token_or_none(lib.llama_vocab_fim_suf(self.pointer))
+        middle = _token_or_none(lib.llama_vocab_fim_mid(self.pointer))
+        if prefix is None or suffix is None or middle is None:
+            return None
+        return prefix, suffix, middle
+
+    @property
     def adds_bos(self) -> bool:
         """Whether this model's texts start with `bos`."""
         return bool(lib.llama_vocab_get_add_bos(self.pointer))
@@ -90,12 +108,12 @@ class Vocabulary:
         return found
 
     def tokenize(
-        self, text: str, *, add_special: bool = True, parse_special: bool = False
+        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
     ) -> npt.NDArray[np.int32]:
         """Token ids of a text: int32 (n,).
 
         Args:
-            text: lone surrogates are replaced, as they have no UTF-8 form.
+            text: or its UTF-8; lone surrogates are replaced, as they have none.
             add_special: put BOS before it (and EOS after it) where the model wants that.
             parse_special: read ``<|im_start|>`` and the like as control tokens. False for text
                 that somebody else wrote.
@@ -103,7 +121,7 @@ class Vocabulary:
         Raises:
             BackendError: the tokenizer failed.
         """
-        data = text.encode("utf-8", "replace")
+        data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
         # No text has more tokens than bytes, but for the BOS and EOS that are added.
         tokens = np.empty(len(data) + 8, np.int32)
         with self._in_use:

@@ -7,6 +7,7 @@ same way as from any address, so that they are counted, continued and bounded th
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from edgespec.errors import DownloadError
@@ -14,9 +15,10 @@ from edgespec.registry.fetch_https import fetch_url
 from edgespec.registry.manifest import HuggingFaceSource
 from edgespec.registry.progress import Progress
 
-__all__ = ["fetch_huggingface"]
+__all__ = ["fetch_huggingface", "matching_file"]
 
 _ANSWER_SECONDS = 5.0
+_SHOWN = 500  # characters of names in a message
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -46,6 +48,30 @@ def fetch_huggingface(
     fetch_url(url, partial, size=size or found.size, progress=progress, headers=headers)
     etag = found.etag or ""
     return etag if _SHA256.fullmatch(etag) else None
+
+
+def matching_file(repo: str, pattern: str) -> str:
+    """The one file of a repository whose path matches a shell pattern.
+
+    A pattern without ``*``, ``?`` and ``[`` is a path; nobody is asked whether it is there.
+
+    Raises:
+        DownloadError: the host cannot be asked, or none or several match.
+    """
+    if not set("*?[") & set(pattern):
+        return pattern
+    import huggingface_hub as hub
+
+    try:
+        files = hub.HfApi().list_repo_files(repo)
+    except Exception as error:
+        raise DownloadError(f"{repo}: {_reason(error)}") from None
+    found = [file for file in files if fnmatchcase(file, pattern)]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(sorted(found or (file for file in files if file.endswith(".gguf"))))
+    many = f"{len(found)} files match" if found else "no file matches"
+    raise DownloadError(f"{repo}: {many} {pattern!r}: it has {known[:_SHOWN] or 'no GGUF files'}")
 
 
 def _reason(error: Exception) -> str:

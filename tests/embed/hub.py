@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+_FILES = [
+    {"type": "file", "path": name, "size": 0, "oid": "0" * 40}
+    for name in ("README.md", "model.gguf", "a-q4.gguf", "b-q4.gguf")
+]
 
 
 def serve(path: str) -> str:
@@ -31,9 +37,20 @@ def serve(path: str) -> str:
             self.end_headers()
 
         def do_GET(self) -> None:
+            if self.path.startswith("/api/models/owner/name/tree/main"):
+                self._tell(_FILES)
+                return
             self.do_HEAD()
             if self.path in known:
                 self.wfile.write(data)
+
+        def _tell(self, what: object) -> None:
+            body = json.dumps(what).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             pass

@@ -69,3 +69,32 @@ def test_engines_come_and_go_and_leave_nothing_behind(run: Run, recurrent_model:
         recurrent_model,
     )
     assert output == "bye\n"
+
+
+def test_a_file_of_a_repository_by_a_pattern(
+    run: Run, recurrent_model: Path, tmp_path: Path
+) -> None:
+    output = run(
+        """
+        from hub import serve
+
+        os.environ["HF_ENDPOINT"] = serve(sys.argv[2])
+        os.environ["EDGESPEC_CACHE"] = sys.argv[3]
+        for name in ("model.gguf", "mod*.gguf"):
+            with edgespec.Llama.from_pretrained("owner/name", name, n_ctx=64, draft="none") as llm:
+                print(llm.n_vocab())
+        for pattern in ("*-q4.gguf", "*.onnx"):
+            try:
+                edgespec.Llama.from_pretrained("owner/name", pattern)
+            except edgespec.errors.DownloadError as error:
+                print(error)
+        """,
+        recurrent_model,
+        tmp_path / "cache",
+    )
+    assert output.splitlines() == [
+        "260",
+        "260",
+        "owner/name: 2 files match '*-q4.gguf': it has a-q4.gguf, b-q4.gguf",
+        "owner/name: no file matches '*.onnx': it has a-q4.gguf, b-q4.gguf, model.gguf",
+    ]

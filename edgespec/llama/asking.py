@@ -1,0 +1,173 @@
+"""What a call of a `Llama` asks for, in edgespec's terms."""
+
+from __future__ import annotations
+
+import json
+import random
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from edgespec.backend import grammar_from_schema, grammar_of_json
+from edgespec.errors import UnsupportedError, UsageError
+from edgespec.runtime.stream import GenerationLimits
+from edgespec.sampling.parameters import SamplingParameters
+
+__all__ = [
+    "Asked",
+    "Seeds",
+    "named_tool",
+    "refuse_callbacks",
+    "response_grammar",
+    "rules_of",
+    "tools_of",
+]
+
+_ANY_SEED = (-1, 0xFFFFFFFF)
+_SEEDS = 2**32
+
+
+class Seeds:
+    """Of calls that give none: a sequence that depends on the first, or on the last one given."""
+
+    def __init__(self, seed: int) -> None:
+        self._last = seed
+
+    def set(self, seed: int) -> None:
+        """Go on from here."""
+        self._last = seed
+
+    def next(self, given: int | None) -> int:
+        """The seed of a call; -1 is a random one."""
+        self._last = random.Random(self._last).randrange(_SEEDS) if given is None else given
+        return secrets.randbelow(_SEEDS) if self._last in _ANY_SEED else self._last
+
+
+class Asked(NamedTuple):
+    """The arguments that completions and chats have in common, by llama-cpp-python's names."""
+
+    max_tokens: int | None
+    stop: str | Sequence[str] | None
+    temperature: float
+    top_p: float
+    min_p: float
+    typical_p: float
+    top_k: int
+    frequency_penalty: float
+    presence_penalty: float
+    repeat_penalty: float
+    mirostat_mode: int
+    mirostat_tau: float
+    mirostat_eta: float
+    logit_bias: Mapping[Any, float] | None
+
+    def sampling(self, seed: int, window: int) -> SamplingParameters:
+        """Filters and seed.
+
+        Raises:
+            UsageError: a value is out of range.
+        """
+        bias = {int(token): float(value) for token, value in (self.logit_bias or {}).items()}
+        return SamplingParameters(
+            temperature=self.temperature,
+            top_k=max(0, self.top_k),
+            typical_p=self.typical_p,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repeat_penalty=self.repeat_penalty,
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
+            penalty_window=window,
+            logit_bias=bias,
+            seed=seed,
+            mirostat=self.mirostat_mode if self.temperature > 0 else 0,
+            mirostat_tau=self.mirostat_tau,
+            mirostat_eta=self.mirostat_eta,
+        )
+
+    def limits(self) -> GenerationLimits:
+        """What ends the text; no number of tokens, or one below 1, leaves that to the context."""
+        most = self.max_tokens if self.max_tokens is not None and self.max_tokens > 0 else None
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return GenerationLimits(max_tokens=most, stop=tuple(one for one in stop if one))
+
+
+def refuse_callbacks(**callbacks: Any) -> None:
+    """Functions that are to see logits.
+
+    Raises:
+        UnsupportedError: there are some.
+    """
+    for name, functions in callbacks.items():
+        if functions:
+            raise UnsupportedError(
+                f"{name} is not supported: use grammar, logit_bias, stop or the samplers' settings"
+            )
+
+
+def rules_of(grammar: Any) -> str | None:
+    """The GBNF of a grammar: text, or a LlamaGrammar.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    text = getattr(grammar, "_grammar", grammar)
+    if text is not None and not isinstance(text, str):
+        raise UsageError("a grammar has to be a LlamaGrammar, or its rules as text")
+    return text
+
+
+def response_grammar(wanted: Mapping[str, Any] | None) -> str | None:
+    """The grammar of a ``response_format``; None for any text.
+
+    Raises:
+        UsageError: it is not of a known form.
+        GrammarError: its schema makes no grammar.
+    """
+    kind = "text" if wanted is None else wanted.get("type")
+    if wanted is None or kind == "text":
+        return None
+    if kind == "json_object":
+        schema = wanted.get("schema")
+        return grammar_of_json() if schema is None else grammar_from_schema(json.dumps(schema))
+    described = wanted.get("json_schema")
+    if kind != "json_schema" or not isinstance(described, Mapping) or "schema" not in described:
+        raise UsageError(
+            'response_format has to be {"type": "json_object", "schema": ...}, '
+            '{"type": "json_schema", "json_schema": {"schema": ...}} or {"type": "text"}'
+        )
+    return grammar_from_schema(json.dumps(described["schema"]))
+
+
+def tools_of(
+    tools: Sequence[Mapping[str, Any]] | None,
+    choice: Any,
+    functions: Sequence[Mapping[str, Any]] | None,
+    function_call: Any,
+) -> tuple[Sequence[Mapping[str, Any]] | None, Any]:
+    """``tools`` and ``tool_choice``, from those or from the older form of the two."""
+    if functions is not None:
+        tools = [{"type": "function", "function": one} for one in functions]
+    if isinstance(function_call, Mapping) and "name" in function_call:
+        choice = {"type": "function", "function": {"name": function_call["name"]}}
+    elif function_call is not None:
+        choice = function_call
+    return tools, choice
+
+
+def named_tool(
+    tools: Sequence[Mapping[str, Any]] | None, choice: Mapping[str, Any]
+) -> tuple[str, str]:
+    """The tool that has to be called: its name, and the grammar of its arguments.
+
+    Raises:
+        UsageError: the choice names no tool that was offered.
+        GrammarError: its parameters make no grammar.
+    """
+    name = (choice.get("function") or {}).get("name")
+    for tool in tools or ():
+        function = tool.get("function") or {}
+        if function.get("name") == name and isinstance(name, str):
+            parameters = function.get("parameters") or {"type": "object"}
+            return name, grammar_from_schema(json.dumps(parameters))
+    raise UsageError(f"Tool choice {name!r} not found in tools.")

@@ -1,0 +1,258 @@
+"""The calls of a `Llama` that write text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.errors import UnsupportedError, UsageError
+from edgespec.llama.answers import CallAnswer, ChatAnswer, TextAnswer
+from edgespec.llama.asking import (
+    Asked,
+    Seeds,
+    named_tool,
+    refuse_callbacks,
+    response_grammar,
+    rules_of,
+    tools_of,
+)
+from edgespec.openai.tools import plan_tools
+from edgespec.runtime.engine import Engine
+from edgespec.runtime.stream import Stream
+
+__all__ = ["Completions"]
+
+Json = dict[str, Any]
+Int32Array = npt.NDArray[np.int32]
+
+
+class Completions:
+    """What `Llama` does with the engine that it has opened.
+
+    Attributes:
+        engine: the engine.
+        model_path: what it was opened with.
+    """
+
+    engine: Engine
+    model_path: str
+    _seeds: Seeds
+    _window: int
+    _suffix_first: bool
+
+    def create_completion(
+        self,
+        prompt: str | Sequence[int],
+        suffix: str | None = None,
+        max_tokens: int | None = 16,
+        temperature: float = 0.8,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        logprobs: int | None = None,
+        echo: bool = False,
+        stop: str | Sequence[str] | None = None,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        repeat_penalty: float = 1.0,
+        top_k: int = 40,
+        stream: bool = False,
+        seed: int | None = None,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        model: str | None = None,
+        stopping_criteria: Any = None,
+        logits_processor: Any = None,
+        grammar: Any = None,
+        logit_bias: Mapping[Any, float] | None = None,
+    ) -> Json | Iterator[Json]:
+        """Continue a text; arguments as in llama-cpp-python, where `tfs_z` means nothing either.
+
+        Raises:
+            UnsupportedError: callbacks, log-probabilities of an echoed prompt, a suffix for a
+                model that cannot fill gaps.
+            UsageError: a value is out of range, or the prompt does not fit into the context.
+            GrammarError: the grammar does not compile.
+        """
+        refuse_callbacks(stopping_criteria=stopping_criteria, logits_processor=logits_processor)
+        if echo and logprobs is not None:
+            raise UnsupportedError("echo with logprobs is not supported: leave one of them out")
+        asked = Asked(
+            max_tokens,
+            stop,
+            temperature,
+            top_p,
+            min_p,
+            typical_p,
+            top_k,
+            frequency_penalty,
+            presence_penalty,
+            repeat_penalty,
+            mirostat_mode,
+            mirostat_tau,
+            mirostat_eta,
+            logit_bias,
+        )
+        tokens: Sequence[int] | Int32Array = prompt if not isinstance(prompt, str) else ()
+        if suffix is not None:
+            tokens = self._with_gap(prompt, suffix)
+        elif isinstance(prompt, str):
+            tokens = self.engine.tokenize(prompt)
+        answer = TextAnswer(
+            self,
+            self._start(tokens, asked, seed, rules_of(grammar), logprobs),
+            self.engine.vocabulary,
+            model or self.model_path,
+            logprobs is not None,
+            prompt=prompt if isinstance(prompt, str) else self.engine.vocabulary.decode(prompt),
+            echo=echo,
+        )
+        return answer.chunks() if stream else answer.whole()
+
+    __call__ = create_completion
+
+    def create_chat_completion(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        functions: Sequence[Mapping[str, Any]] | None = None,
+        function_call: Any = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: Any = None,
+        temperature: float = 0.2,
+        top_p: float = 0.95,
+        top_k: int = 40,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        stream: bool = False,
+        stop: str | Sequence[str] | None = None,
+        seed: int | None = None,
+        response_format: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        repeat_penalty: float = 1.0,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        model: str | None = None,
+        logits_processor: Any = None,
+        grammar: Any = None,
+        logit_bias: Mapping[Any, float] | None = None,
+        logprobs: bool | None = None,
+        top_logprobs: int | None = None,
+    ) -> Json | Iterator[Json]:
+        """Answer a conversation; arguments as in llama-cpp-python.
+
+        A tool that `tool_choice` names is called for certain. Otherwise calls are looked for in
+        the answer, in the form that the model's chat template has for them.
+
+        Raises:
+            TemplateError: the model has no chat template, or it refuses the conversation.
+            Errors of `create_completion`; UsageError also for tools that are not of OpenAI's form,
+            or that the template does not show to the model.
+        """
+        refuse_callbacks(logits_processor=logits_processor)
+        asked = Asked(
+            max_tokens,
+            stop,
+            temperature,
+            top_p,
+            min_p,
+            typical_p,
+            top_k,
+            frequency_penalty,
+            presence_penalty,
+            repeat_penalty,
+            mirostat_mode,
+            mirostat_tau,
+            mirostat_eta,
+            logit_bias,
+        )
+        rules = response_grammar(response_format) or rules_of(grammar)
+        likely = (top_logprobs or 0) if logprobs else None
+        tools, choice = tools_of(tools, tool_choice, functions, function_call)
+        about = (self.engine.vocabulary, model or self.model_path, bool(logprobs))
+        answer: CallAnswer | ChatAnswer
+        if isinstance(choice, Mapping):
+            name, rules = named_tool(tools, choice)
+            started = self._start(self._render(messages, tools), asked, seed, rules, likely)
+            answer = CallAnswer(self, started, *about, tool=name)
+        else:
+            plan = plan_tools(self.engine.template, tools, choice)
+            rules = (plan.grammar if plan else None) or rules
+            prompt = self._render(messages, plan.tools if plan else None)
+            started = self._start(prompt, asked, seed, rules, likely)
+            answer = ChatAnswer(self, started, *about, tools=plan)
+        return answer.chunks() if stream else answer.whole()
+
+    def create_chat_completion_openai_v1(self, *arguments: Any, **keywords: Any) -> Any:
+        """`create_chat_completion` with the classes of the package ``openai`` as answers.
+
+        Raises:
+            UnsupportedError: that package is not installed.
+            Errors of `create_chat_completion`.
+        """
+        try:
+            from openai.types.chat import ChatCompletion, ChatCompletionChunk
+        except ImportError:
+            raise UnsupportedError(
+                "the package openai is not installed: pip install openai"
+            ) from None
+        answer = self.create_chat_completion(*arguments, **keywords)
+        if isinstance(answer, dict):
+            return ChatCompletion.model_validate(answer)
+        return map(ChatCompletionChunk.model_validate, answer)
+
+    # -- how ----------------------------------------------------------------------------------
+
+    def _start(
+        self,
+        tokens: Sequence[int] | Int32Array,
+        asked: Asked,
+        seed: int | None,
+        rules: str | None,
+        likely: int | None,
+    ) -> Stream:
+        capacity = self.engine.decoder.capacity
+        if len(tokens) >= capacity:
+            raise UsageError(
+                f"Requested tokens ({len(tokens)}) exceed context window of {capacity}: shorten "
+                "the prompt, or open the model with a larger n_ctx"
+            )
+        sampling = asked.sampling(self._seeds.next(seed), self._window)
+        return self.engine.generate(
+            tokens, sampling, asked.limits(), grammar=rules, logprobs=likely
+        )
+
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+    ) -> Int32Array:
+        return self.engine.tokenize(self.engine.template.render(messages, tools=tools))
+
+    def _with_gap(self, prompt: str | Sequence[int], suffix: str) -> list[int]:
+        """A prompt that asks for what stands between two texts.
+
+        Raises:
+            UnsupportedError: the model cannot do that.
+        """
+        vocabulary = self.engine.vocabulary
+        if vocabulary.infill is None:
+            raise UnsupportedError(
+                "suffix is not supported by this model: it has no tokens that mark a gap to fill"
+            )
+        before, after, between = vocabulary.infill
+        text = self._plain(prompt) if isinstance(prompt, str) else list(prompt)
+        first, second = [before, *text], [after, *self._plain(suffix)]
+        parts = second + first if self._suffix_first else first + second
+        bos = [vocabulary.bos] if vocabulary.adds_bos and vocabulary.bos is not None else []
+        return [*bos, *parts, between]
+
+    def _plain(self, text: str) -> list[int]:
+        tokens: list[int] = self.engine.vocabulary.tokenize(text, add_special=False).tolist()
+        return tokens

@@ -1,0 +1,220 @@
+"""The class that programs written for llama-cpp-python import in place of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from edgespec.backend.closing import Closing
+from edgespec.errors import UnsupportedError
+from edgespec.llama.asking import Seeds
+from edgespec.llama.completions import Completions
+from edgespec.llama.settings import (
+    check_chat_format,
+    check_gpu_layers,
+    check_others,
+    engine_options,
+)
+from edgespec.registry.fetch_huggingface import matching_file
+from edgespec.runtime.engine import Engine
+
+__all__ = ["Llama"]
+
+_DEFAULT_SEED = 0xFFFFFFFF
+
+
+class Llama(Completions, Closing):
+    """A drop-in for ``llama_cpp.Llama``: the same calls, and answers of the same shape.
+
+    Unlike it, it may be used by several threads at once. What it cannot do raises
+    UnsupportedError, which is a NotImplementedError and a ValueError.
+
+    Args:
+        model_path: a GGUF file; or a name of the registry, or an ``hf:`` reference.
+        n_ctx: tokens of the context; 0 is as many as the model was trained for.
+        n_threads: None lets edgespec choose.
+        n_gpu_layers: 0, or -1 with a warning: edgespec uses the CPU.
+        seed: of the sequence of seeds that calls without one take theirs from.
+        flash_attn: False lets edgespec choose.
+        type_k, type_v: of the cache, ggml's number of F16, F32 or Q8_0; both the same.
+        last_n_tokens_size: how many recent tokens the penalties see, those of the prompt included.
+        chat_format: only the model's own.
+        spm_infill: a suffix comes before its prefix when a gap is to be filled.
+        verbose: means nothing; llama.cpp's messages go to the logger "edgespec.llama".
+        draft, k: as in `EngineOptions`.
+        others: keywords of ``llama_cpp.Llama``; those that change nothing are ignored.
+
+    Raises:
+        UnsupportedError: a keyword asks for what edgespec does not have.
+        Errors of `Engine`: the model cannot be opened.
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        *,
+        n_ctx: int = 512,
+        n_threads: int | None = None,
+        n_gpu_layers: int = 0,
+        seed: int = _DEFAULT_SEED,
+        flash_attn: bool = False,
+        type_k: int | None = None,
+        type_v: int | None = None,
+        last_n_tokens_size: int = 64,
+        chat_format: str | None = None,
+        spm_infill: bool = False,
+        verbose: bool = True,
+        draft: str = "auto",
+        k: int | None = None,
+        **others: Any,
+    ) -> None:
+        check_chat_format(chat_format)
+        check_gpu_layers(n_gpu_layers)
+        check_others(others)
+        self.model_path = os.fspath(model_path)
+        self.verbose = verbose
+        self.chat_format = chat_format
+        options = engine_options(
+            self.model_path,
+            n_ctx=n_ctx,
+            n_threads=n_threads,
+            flash_attn=flash_attn,
+            kv_types=(type_k, type_v),
+            draft=draft,
+            k=k,
+        )
+        self._seeds = Seeds(seed)
+        self._window = last_n_tokens_size
+        self._suffix_first = spm_infill
+        self.engine = Engine(self.model_path, options)
+        self.metadata = self.engine.target.model.metadata
+        self.context_params = SimpleNamespace(n_ctx=self.n_ctx())  # as some programs look for it
+
+    @classmethod
+    def from_pretrained(
+        cls, repo_id: str, filename: str, *, additional_files: None = None, **keywords: Any
+    ) -> Llama:
+        """Open a file of a Hugging Face repository, downloaded on first use.
+
+        Args:
+            repo_id: "OWNER/REPO".
+            filename: its name there, or a pattern that one file's name matches.
+            additional_files: not supported.
+            keywords: as for the constructor; where files are kept is edgespec's own choice.
+
+        Raises:
+            DownloadError: the repository cannot be asked, or no file or several match.
+            Errors of the constructor.
+        """
+        if additional_files:
+            raise UnsupportedError("additional_files is not supported: give the only file there is")
+        for name in ("local_dir", "local_dir_use_symlinks", "cache_dir"):
+            keywords.pop(name, None)
+        return cls(f"hf:{repo_id}/{matching_file(repo_id, filename)}", **keywords)
+
+    def __del__(self) -> None:
+        if hasattr(self, "engine"):  # it was opened
+            self.close()
+
+    def close(self) -> None:
+        """Free the model; answers that are being written end."""
+        self.engine.close()
+
+    # -- tokens -----------------------------------------------------------------------------
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
+        """Token ids of a text in UTF-8.
+
+        Args:
+            text: the text.
+            add_bos: begin with BOS, if this model's texts do.
+            special: read ``<|im_start|>`` and the like as control tokens.
+        """
+        vocabulary = self.engine.vocabulary
+        tokens: list[int] = vocabulary.tokenize(
+            text, add_special=add_bos, parse_special=special
+        ).tolist()
+        return tokens
+
+    def detokenize(
+        self,
+        tokens: Sequence[int],
+        prev_tokens: Sequence[int] | None = None,
+        special: bool = False,
+    ) -> bytes:
+        """The bytes that tokens stand for.
+
+        Args:
+            tokens: their ids.
+            prev_tokens: means nothing.
+            special: write control tokens as text.
+
+        Raises:
+            BackendError: a token does not exist.
+        """
+        vocabulary = self.engine.vocabulary
+        text = b"".join(vocabulary.piece(int(token), special=special) for token in tokens)
+        begins = len(tokens) > 0 and int(tokens[0]) == vocabulary.bos
+        return text[1:] if begins and text[:1] == b" " else text
+
+    def token_bos(self) -> int:
+        """The token that texts begin with; -1 if there is none."""
+        return _or_none(self.engine.vocabulary.bos)
+
+    def token_eos(self) -> int:
+        """The token that texts end with; -1 if there is none."""
+        return _or_none(self.engine.vocabulary.eos)
+
+    def token_nl(self) -> int:
+        """The token of a line break; -1 if there is none."""
+        return _or_none(self.engine.vocabulary.newline)
+
+    # -- facts and state --------------------------------------------------------------------
+
+    def n_ctx(self) -> int:
+        """Tokens of the context."""
+        return self.engine.decoder.capacity
+
+    def n_vocab(self) -> int:
+        """Tokens of the vocabulary."""
+        return self.engine.vocabulary.size
+
+    def n_embd(self) -> int:
+        """Width of the hidden state."""
+        return self.engine.target.model.embedding_length
+
+    def set_seed(self, seed: int) -> None:
+        """Calls that give no seed take theirs from a sequence that begins here."""
+        self._seeds.set(seed)
+
+    def reset(self) -> None:
+        """Nothing: what the cache holds never changes an answer."""
+
+    def set_cache(self, cache: object) -> None:
+        """Nothing: edgespec keeps caches of earlier prompts by itself (`prompt_cache`)."""
+
+    # -- what it does not do ----------------------------------------------------------------
+
+    def create_embedding(self, *_: Any, **__: Any) -> NoReturn:
+        """Not supported."""
+        raise UnsupportedError("embeddings are not supported: edgespec generates text")
+
+    embed = create_embedding
+
+    def eval(self, *_: Any, **__: Any) -> NoReturn:
+        """Not supported."""
+        raise UnsupportedError("single evaluations are not supported: use create_completion")
+
+    sample = generate = eval
+
+    def save_state(self, *_: Any, **__: Any) -> NoReturn:
+        """Not supported."""
+        raise UnsupportedError("states are not supported: use llm.engine.save_cache and load_cache")
+
+    load_state = save_state
+
+
+def _or_none(token: int | None) -> int:
+    return -1 if token is None else token
