@@ -239,6 +239,7 @@ def test_it_may_be_forgotten_without_being_closed(recurrent_model: Path) -> None
     model = Llama(str(recurrent_model), n_ctx=64, draft="none")
     engine = model.engine
     asked: dict[str, Any] = {"max_tokens": 30, "temperature": 0, "stream": True}
+    asked["logit_bias"] = {model.token_eos(): float("-inf")}
     expected = [chunk["choices"] for chunk in model("the", **asked)]  # type: ignore[index]
     chunks = model("the", **asked)
     with warnings.catch_warnings():
