@@ -21,7 +21,7 @@ class App {
     this.paintMs = 0;
     this.model = "the model";
     this.figures = new Figures();
-    this.settings = new Settings(() => this.settingsClosed());
+    this.settings = new Settings((rekeyed) => this.settingsClosed(rekeyed));
     this.bind();
     this.showAll();
     this.learnModel();
@@ -43,6 +43,7 @@ class App {
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !$("settings").open) this.stop();
     });
+    window.addEventListener("beforeunload", () => this.stop()); // or it would look like a failure
     window.addEventListener("pagehide", () => this.keep());
     $("new").addEventListener("click", () => this.startAnew());
     $("restore").addEventListener("click", () => this.restore());
@@ -251,11 +252,11 @@ class App {
     download(`edgespec-${time}.${kind}`, type, write(this.turns, this.model, this.settings.values));
   }
 
-  settingsClosed() {
-    if (this.model === "the model") this.learnModel();
-    const last = this.turns.at(-1);
-    if (last?.state === "failed" && last.status === 401 && this.settings.key) this.retry();
+  settingsClosed(rekeyed) {
     $("prompt").focus();
+    if (!rekeyed) return;
+    this.learnModel();
+    if (this.turns.at(-1)?.status === 401) this.retry();
   }
 }
 

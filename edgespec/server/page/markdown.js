@@ -146,15 +146,14 @@ function partAt(text, at, to, depth, hopeless) {
   if (mark === "\\" && at + 1 < to && ESCAPABLE.test(text[at + 1])) {
     return { part: { kind: "text", from: at + 1, to: at + 2 }, next: at + 2 };
   }
-  if (mark === "`") return codeAt(text, at, to, hopeless);
+  if (mark === "`") return codeAt(text, at, to);
   if ((mark === "*" || mark === "_") && depth < DEEPEST) return stressAt(text, at, to, depth, hopeless);
   return null;
 }
 
-function codeAt(text, at, to, hopeless) {
+/** A run of backticks that nothing closes is the only one of its length, so that few are tried. */
+function codeAt(text, at, to) {
   const length = runLength(text, at, to);
-  const key = `code${length}`;
-  if (hopeless.has(key)) return null;
   for (let close = at + length; (close = text.indexOf("`", close)) >= 0 && close < to; ) {
     const run = runLength(text, close, to);
     if (run === length) {
@@ -162,7 +161,6 @@ function codeAt(text, at, to, hopeless) {
     }
     close += run;
   }
-  hopeless.add(key);
   return null;
 }
 

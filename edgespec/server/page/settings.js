@@ -5,7 +5,7 @@ import { keep, kept } from "./conversation.js";
 const FIELDS = { system: "system", temperature: "temperature", maxTokens: "max-tokens", seed: "seed" };
 
 export class Settings {
-  /** `closed` is called when the panel was closed. */
+  /** `closed` is called when the panel was closed, with whether the key is another one. */
   constructor(closed) {
     this.dialog = document.getElementById("settings");
     this.keyForm = document.getElementById("key-form");
@@ -23,7 +23,7 @@ export class Settings {
       this.dialog.close();
     });
     document.getElementById("settings-close").addEventListener("click", () => this.dialog.close());
-    this.dialog.addEventListener("close", closed);
+    this.dialog.addEventListener("close", () => closed(this.key !== this.keyBefore));
   }
 
   get key() {
@@ -46,7 +46,9 @@ export class Settings {
   }
 
   open() {
-    if (!this.dialog.open) this.dialog.showModal();
+    if (this.dialog.open) return;
+    this.keyBefore = this.key;
+    this.dialog.showModal();
   }
 
   /** The server wants a key. */

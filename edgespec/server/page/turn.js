@@ -40,10 +40,10 @@ export class TurnView {
   }
 
   #foot({ retry, edit }) {
-    const copy = copyButton("Copy", () => answerOf(this.turn));
+    this.copy = copyButton("Copy", () => answerOf(this.turn));
     const again = button("Retry", retry, { className: "small last" });
     const change = button("Edit", edit, { className: "small last", title: "Write the question anew" });
-    return make("div", { className: "foot" }, this.caption, copy, again, change);
+    return make("div", { className: "foot" }, this.caption, this.copy, again, change);
   }
 
   /** Show the turn's pieces from the first on. */
@@ -78,6 +78,7 @@ export class TurnView {
     this.parts[1].update(answer, source.text.length);
     this.error.hidden = !turn.error;
     if (this.error.textContent !== (turn.error ?? "")) this.error.textContent = turn.error;
+    this.copy.hidden = !source.text;
     this.caption.textContent = writing ? "" : captionOf(turn);
   }
 
@@ -100,6 +101,7 @@ function placesOf(text) {
 }
 
 function captionOf({ pieces, state, figures }) {
+  if (state === "failed" && !pieces.length) return "";
   const tokens = figures?.usage?.completion_tokens ?? pieces.length;
   const parts = [`${tokens} token${tokens === 1 ? "" : "s"}`];
   const speed = figures?.timings?.tokens_per_second;
