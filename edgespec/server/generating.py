@@ -20,6 +20,7 @@ from edgespec.openai.responses import (
 from edgespec.openai.tools import ToolUse, plan_tools
 from edgespec.runtime.stream import GenerationLimits, Result, Stream
 from edgespec.sampling.parameters import SamplingParameters
+from edgespec.server.gain import Gain
 from edgespec.server.requests import (
     ChatRequest,
     CompletionRequest,
@@ -28,7 +29,6 @@ from edgespec.server.requests import (
     ObjectFormat,
     SchemaFormat,
 )
-from edgespec.tuning.controller import AdaptivePolicy, Policy
 
 if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine
@@ -71,15 +71,14 @@ class Job(NamedTuple):
         stream: of its pieces.
         chunks: makes objects of them.
         whole: makes the object of the finished answer.
-        plain: tokens a second that decoding without proposals would have brought, by the costs
-            that were measured on this machine; None if they were not.
+        gain: of speculation.
         seed: of its draws.
     """
 
     stream: Stream
     chunks: Chunks
     whole: Callable[[Result], dict[str, Any]]
-    plain: Callable[[Result], float | None]
+    gain: Gain
     seed: int
 
 
@@ -121,7 +120,7 @@ def _prepare_chat(
         stream,
         ChatChunks(engine.model_name, vocabulary, tools, logprobs=logprobs),
         lambda result: chat_completion(result, vocabulary, tools, logprobs=logprobs),
-        lambda result: _plain_speed(engine.policy, result),
+        Gain(engine),
         sampling.seed,
     )
 
@@ -142,17 +141,9 @@ def _prepare_completion(
         stream,
         TextChunks(engine.model_name, vocabulary, logprobs=logprobs, echo=echo),
         lambda result: text_completion(result, vocabulary, logprobs=logprobs, echo=echo),
-        lambda result: _plain_speed(engine.policy, result),
+        Gain(engine),
         sampling.seed,
     )
-
-
-def _plain_speed(policy: Policy, result: Result) -> float | None:
-    done = result.statistics
-    if not isinstance(policy, AdaptivePolicy) or not done.emitted:
-        return None
-    speedup = policy.plain_s(result.prompt_tokens, done.emitted) / (done.draft_s + done.verify_s)
-    return done.tokens_per_second / speedup
 
 
 def _sampling(request: GenerationRequest, defaults: Defaults) -> SamplingParameters:

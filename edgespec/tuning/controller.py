@@ -108,11 +108,6 @@ class AdaptivePolicy:
         fill_cycle_costs(self.costs, float(depth), limit, self.margin, self._cycle_s)
         return Allowance(limit, self._cycle_s, self._acceptance, False, self._spare_s)
 
-    def plain_s(self, depth: int, tokens: int) -> float:
-        """Seconds of evaluating so many tokens one by one, the first behind `depth` others."""
-        middle = depth + (tokens - 1) / 2
-        return tokens * predicted_cost(self.costs, middle, 1)
-
     def observe(self, spent: Spent) -> float | None:
         """Correct the costs and the account."""
         depth, predicted = float(spent.depth), None

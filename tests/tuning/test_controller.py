@@ -40,13 +40,6 @@ def test_allows_at_measured_costs():
     assert len(allowance.acceptance) >= 4
 
 
-def test_plain_decoding_costs_single_tokens_at_their_depths():
-    table = make_cost_table([0, 100], [1, 2], [[0.01, 0.02], [0.03, 0.06]], [0.0, 0.0], 2)
-    adaptive = AdaptivePolicy(table, 1)
-    one_by_one = sum(0.01 + 0.02 * depth / 100 for depth in range(20, 60))
-    assert adaptive.plain_s(20, 40) == pytest.approx(one_by_one)
-
-
 def test_gains_leave_no_margin():
     adaptive = policy()
     for _ in range(200):
