@@ -103,3 +103,38 @@ def test_a_turn_of_a_session_is_asynchronous_too(engine: Any) -> None:
         return "".join([piece.text async for piece in turn])
 
     assert asyncio.run(main()) == session.messages[-1].content
+
+
+def test_the_loop_goes_round_while_a_prompt_is_read_and_others_wait(engine: Any) -> None:
+    async def main() -> None:
+        streams = [
+            engine.generate(f"{number}: " + "quite new. " * 120, GREEDY, GenerationLimits(1))
+            for number in range(2)
+        ]
+        waiting = [asyncio.create_task(stream.wait()) for stream in streams]
+        rounds = 0
+        while not all(task.done() for task in waiting):
+            rounds += 1
+            await asyncio.sleep(0)
+        # A loop that waits for a prompt, or for its turn, goes round once or twice.
+        assert rounds > 100
+        assert all(len(task.result().tokens) == 1 for task in waiting)
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_is_gone_ends_its_generations(engine: Any) -> None:
+    async def main() -> Any:
+        stream = engine.generate("The sea is", endless(engine), GenerationLimits(max_tokens=1500))
+        pieces = stream.__aiter__()
+        await pieces.__anext__()
+        return stream, pieces
+
+    loop = asyncio.new_event_loop()
+    stream, pieces = loop.run_until_complete(main())
+    loop.close()
+    after = engine.generate("One two", GREEDY, GenerationLimits(max_tokens=4)).result
+    assert len(after.tokens) == 4
+    assert stream.cancelled
+    assert len(stream.emitted) < 1500
+    del pieces
