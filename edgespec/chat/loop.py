@@ -19,7 +19,7 @@ from edgespec.chat.reasoning import OPENING
 from edgespec.chat.restore import load_saved, resume, texts_of
 from edgespec.chat.savefile import SavedConversation
 from edgespec.chat.screen import Screen
-from edgespec.chat.status import notices, status_line
+from edgespec.chat.status import notices, status_line, summary_line
 from edgespec.chat.store.archive import Archive
 from edgespec.chat.store.caches import CacheShelf
 from edgespec.chat.store.events import Conversation, Entry
@@ -66,7 +66,8 @@ def converse(
     session = Session(engines.engine, system, *settings[:2], accept=settings.accept)
     chat = Chat(engines, session, Screen(interactive=interactive, show=show), store=store)
     if interactive:
-        chat.screen.note(f"{chat.summary}. /help lists commands, Ctrl-D ends.")
+        chat.screen.note(chat.summary)
+        chat.screen.note("/help lists commands, Ctrl-D ends")
     if saved is not None:
         load_saved(chat, saved)
     if stored is not None:
@@ -124,9 +125,14 @@ class Chat:
     def summary(self) -> str:
         """Model, drafter and how full the context is, in a few words."""
         engine = self.session.engine
-        used = f"{len(self._sequence) or self._size}/{engine.decoder.capacity}"
-        files = f", with {', '.join(self.attachments.names)}" if self.attachments.names else ""
-        return f"{engine.model_name}, draft {engine.drafter_name}, context {used}{files}"
+        return summary_line(
+            engine.model_name,
+            engine.drafter_name,
+            len(self._sequence) or self._size,
+            engine.decoder.capacity,
+            self.attachments.names,
+            self.screen.width,
+        )
 
     @property
     def entries(self) -> Sequence[Entry]:

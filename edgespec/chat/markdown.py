@@ -10,6 +10,7 @@ from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import CodeBlock, Markdown
 from rich.segment import Segment
+from rich.syntax import Syntax
 from rich.text import Text
 
 __all__ = ["MarkdownLines", "language_of", "parse", "split_finished"]
@@ -88,7 +89,8 @@ class _NumberedBlock(CodeBlock):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         language = "" if self.lexer_name == "text" else f" {self.lexer_name}"
         yield Text(f"[{self._number}]{language}", style="dim")
-        yield from super().__rich_console__(console, options)
+        code = str(self.text).rstrip()
+        yield Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, padding=(0, 1))
 
 
 class _Numbered(Markdown):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
 from edgespec.chat.meter import Figures
 from edgespec.runtime.stream import Result
 
-__all__ = ["notices", "statistics_lines", "status_line"]
+__all__ = ["notices", "statistics_lines", "status_line", "summary_line"]
 
 _SHORTEST_NAME = 8
+_FILES_WIDTH = 15
 
 
 def status_line(figures: Figures, width: int = 80) -> str:
@@ -35,6 +36,21 @@ def status_line(figures: Figures, width: int = 80) -> str:
         if len(line) < width:
             return line
     return context[0][: width - 1]
+
+
+def summary_line(
+    model: str, drafter: str, used: int, capacity: int, files: Sequence[str], width: int
+) -> str:
+    """One line that fits `width` columns: what will answer, and what goes with the message.
+
+    Names of files, and then of models, are shortened if they have to be.
+    """
+    context = f"context {used}/{capacity}"
+    with_files = f", with {', '.join(files)}" if files else ""
+    room = width - 1 - len(f", draft , {context}") - min(cell_len(with_files), _FILES_WIDTH)
+    drafter = _shortened(drafter, max(room // 2, room - cell_len(model)))
+    line = f"{_shortened(model, room - cell_len(drafter))}, draft {drafter}, {context}"
+    return line + _shortened(with_files, width - 1 - cell_len(line))
 
 
 def notices(result: Result, dropped: int, newly_dropped: int, shifted: int) -> Iterator[str]:
@@ -94,4 +110,6 @@ def _count(number: int, unit: str) -> str:
 
 
 def _shortened(name: str, room: int) -> str:
-    return name if cell_len(name) <= room else set_cell_size(name, room - 3).rstrip() + "..."
+    if cell_len(name) <= room:
+        return name
+    return set_cell_size(name, max(0, room - 3)).rstrip() + "..."

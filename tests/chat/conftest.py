@@ -217,24 +217,29 @@ class Tmux:
         begin = [*self._tmux, "new-session", "-d", *size, f"{command}; echo ENDED $?; sleep 600"]
         subprocess.run(begin, check=True, env=environment)
 
+    def tmux(self, *command: str) -> str:
+        """What a command of tmux's prints."""
+        return subprocess.run(
+            [*self._tmux, *command], check=True, capture_output=True, text=True
+        ).stdout
+
     def keys(self, *keys: str) -> None:
         """Press keys, by tmux's names."""
-        subprocess.run([*self._tmux, "send-keys", *keys], check=True)
+        self.tmux("send-keys", *keys)
 
     def type(self, text: str) -> None:
         """Type a line and send it."""
-        subprocess.run([*self._tmux, "send-keys", "-l", text], check=True)
+        self.keys("-l", text)
         self.keys("Enter")
 
     def paste(self, text: str) -> None:
         """Paste a text, bracketed where the program wants that."""
         subprocess.run([*self._tmux, "load-buffer", "-"], input=text, text=True, check=True)
-        subprocess.run([*self._tmux, "paste-buffer", "-p"], check=True)
+        self.tmux("paste-buffer", "-p")
 
     def screen(self, *, scrolled: bool = False) -> str:
         """What is to be seen; with what has scrolled away if wanted."""
-        capture = [*self._tmux, "capture-pane", "-p", *(("-S", "-") if scrolled else ())]
-        return subprocess.run(capture, check=True, capture_output=True, text=True).stdout
+        return self.tmux("capture-pane", "-p", *(("-S", "-") if scrolled else ()))
 
     def wait(self, pattern: str, *, scrolled: bool = False) -> str:
         """The screen as soon as the pattern is there."""
@@ -246,7 +251,7 @@ class Tmux:
         raise AssertionError(screen)
 
     def close(self) -> None:
-        subprocess.run([*self._tmux, "kill-server"], check=True)
+        self.tmux("kill-server")
 
 
 @pytest.fixture
@@ -254,11 +259,12 @@ def tmux(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[..., 
     """Run a command in a real terminal."""
     if shutil.which("tmux") is None:
         pytest.skip("tmux is not installed")
-    terminals = []
+    terminals: list[Tmux] = []
+    answering = {"PROMPT_TOOLKIT_NO_CPR": ""}  # this one does report where the cursor is
 
-    def start(command: str, **variables: str) -> Tmux:
+    def start(command: str) -> Tmux:
         socket = tmp_path / f"tmux{len(terminals)}"
-        terminals.append(Tmux(socket, command, {**environment, **variables}))
+        terminals.append(Tmux(socket, command, {**environment, **answering}))
         return terminals[-1]
 
     yield start

@@ -150,7 +150,7 @@ def test_bad_files(engine: Engine, tmp_path: Path, content: bytes, problem: str)
 
 def test_other_bad_files(engine: Engine, tmp_path: Path) -> None:
     files = Attachments()
-    with pytest.raises(UsageError, match="cannot read .*No such file"):
+    with pytest.raises(UsageError, match=r"cannot read .*No such file"):
         files.add(tmp_path / "missing", engine)
     with pytest.raises(UsageError, match="not a regular file"):
         files.add(tmp_path, engine)

@@ -12,6 +12,7 @@ from edgespec.errors import ContextFullError
 from edgespec.runtime.session import Message, Turn
 
 Say = Callable[..., list[str]]
+SEE = "/list, or `edgespec chats list`, shows them"
 TURN = [Message("user", "hi"), Message("assistant", "hello")]
 
 
@@ -47,9 +48,9 @@ def test_exit(chat: Chat, say: Say, line: str) -> None:
         ("/list", "none is stored yet"),
         ("/search", "give words that one message has: /search WORDS"),
         ("/resume", "give an id, or a number of the list: /resume ID"),
-        ("/resume 1", "there is no conversation '1': see the list"),
-        ("/resume 0000000", "there is no conversation '0000000': see the list"),
-        ("/resume ../../x", "there is no conversation '../../x': see the list"),
+        ("/resume 1", f"there is no conversation '1': {SEE}"),
+        ("/resume 0000000", f"there is no conversation '0000000': {SEE}"),
+        ("/resume ../../x", f"there is no conversation '../../x': {SEE}"),
         ("/delete 1", "give the id, as /list shows it: /delete ID"),
         ("/branch", "nothing was said yet: there is nothing to branch from"),
         ("/export", "give a file: /export FILE"),

@@ -83,16 +83,47 @@ def test_show_marks_origins(pipe: Pipe) -> None:
     assert b"origin of each token" in done.stderr
 
 
+def test_what_was_piped_is_stored_and_gone_on_with(pipe: Pipe, environment: dict[str, str]) -> None:
+    def conversations() -> list[Path]:
+        return sorted(Path(environment["XDG_DATA_HOME"]).rglob("*.jsonl"))
+
+    assert pipe("chat", "--no-store", text=b"Hello\n").returncode == 0
+    assert conversations() == []
+    assert not Path(environment["XDG_DATA_HOME"]).exists()
+    pipe("chat", "--system", "Be brief.", text=b"Hello\nAnd?\n")
+    (path,) = conversations()
+    done = pipe("chat", "--resume", path.stem, text=b"More\n/stats\n")
+    assert done.returncode == 0
+    assert conversations() == [path]
+    assert path.read_text("utf-8").count('"type": "message"') == 3
+    assert b"And?" in done.stderr  # what was said last
+    before = path.read_bytes()
+    done = pipe("chat", "--resume", "--no-store", text=b"More\n")
+    assert (done.returncode, path.read_bytes()) == (0, before)
+
+
+def test_an_unusable_folder_costs_one_line(pipe: Pipe, environment: dict[str, str]) -> None:
+    Path(environment["XDG_DATA_HOME"]).write_text("not a folder")
+    done = pipe("chat", text=b"Hello\nAnd?\n")
+    assert done.returncode == 0
+    assert done.stdout.count(b"\n") >= 2
+    assert done.stderr.count(b"the conversation is not stored: ") == 1
+    assert b"Not a directory" in done.stderr
+
+
 @pytest.mark.parametrize(
     "options",
     [
         ("--load", "/nonexistent.json"),
+        ("--resume", "0000000"),
+        ("--resume", "model.gguf"),
+        ("--load", "x.json", "--resume"),
         ("--accept", "all"),
         ("--temperature", "nan"),
         ("--system", "\udcff"),
     ],
 )
-def test_wrong_calls(options: tuple[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_wrong_calls(options: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["chat", "no-such-model", *options])
     shown = capfd.readouterr()

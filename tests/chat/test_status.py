@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from edgespec.chat.meter import Figures, Meter
-from edgespec.chat.status import notices, statistics_lines, status_line
+from edgespec.chat.status import notices, statistics_lines, status_line, summary_line
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Session
 from edgespec.runtime.statistics import Statistics
@@ -39,6 +39,22 @@ def test_status_line() -> None:
 def test_status_line_fits(drafter: str, tokens: int, width: int) -> None:
     figures = replace(FIGURES, drafter=drafter, tokens=tokens, used=131_071, capacity=131_072)
     assert cell_len(status_line(figures, width)) < width
+
+
+@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("model", ["m", "語" * 50])
+@pytest.mark.parametrize("drafter", ["none", "a-model-with-a-very-long-name" * 3])
+@pytest.mark.parametrize("files", [[], ["notes.txt"] * 20])
+def test_summary_line_fits(width: int, model: str, drafter: str, files: list[str]) -> None:
+    line = summary_line(model, drafter, 131_071, 131_072, files, width)
+    assert cell_len(line) < width
+    assert "context 131071/131072" in line
+    assert line.startswith(model[:2])
+
+
+def test_summary_line_says_it_all_if_it_can() -> None:
+    line = summary_line("smollm2-135m", "ngram", 5, 4096, ["a.txt", "b.txt"], 80)
+    assert line == "smollm2-135m, draft ngram, context 5/4096, with a.txt, b.txt"
 
 
 def test_what_matters_is_left_out_last() -> None:

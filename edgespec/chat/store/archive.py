@@ -68,7 +68,9 @@ class Archive:
             ids = listed or self.ids()
             if 1 <= int(word) <= len(ids):
                 return ids[int(word) - 1]
-        raise UsageError(f"there is no conversation {word!r}: see the list")
+        raise UsageError(
+            f"there is no conversation {word[:40]!r}: /list, or `edgespec chats list`, shows them"
+        )
 
     def latest(self) -> str:
         """The id of the one used last.
