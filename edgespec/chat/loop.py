@@ -31,7 +31,7 @@ from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Session, Turn
 from edgespec.runtime.stream import Result
 
-__all__ = ["Chat", "converse"]
+__all__ = ["Chat", "begins_thinking", "converse"]
 
 _LAST_TOKENS = 4  # of a prompt, among which a mark would be
 
@@ -193,8 +193,12 @@ class Chat:
         finally:
             self._sequence = turn.stream.sequence
             figures = meter.read()
-            model = self.session.engine.model_name
-            self.record(details={"model": model, "finish_reason": ended, **figures.as_json()})
+            about_it = {
+                "model": self.session.engine.model_name,
+                "finish_reason": ended,
+                "dropped": self.session.dropped,
+            }
+            self.record(details={**about_it, **figures.as_json()})
         self.last = result, figures
         if result.finish_reason == "cancelled" and not self.screen.interactive:
             raise KeyboardInterrupt
@@ -250,7 +254,7 @@ class Chat:
         def status() -> str:
             return status_line(meter.read(), self.screen.width)
 
-        thinking = _thinks(self.session.engine, turn)
+        thinking = begins_thinking(self.session.engine, turn)
         with (
             no_echo(),
             on_interrupt(turn.cancel),
@@ -304,7 +308,7 @@ class Chat:
         self._sequence, self._size = (), 0
 
 
-def _thinks(engine: Engine, turn: Turn) -> bool:
+def begins_thinking(engine: Engine, turn: Turn) -> bool:
     """Whether the prompt ends inside of reasoning: some templates begin it for the model."""
     stream = turn.stream
     end = stream.sequence[: stream.prompt_tokens][-_LAST_TOKENS:]

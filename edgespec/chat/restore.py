@@ -76,6 +76,7 @@ def resume(
         _use(chat.session, settings)
     chat.session.system = conversation.system
     _put(chat.session, [entry.content for entry in conversation.entries])
+    chat.session.dropped = _dropped(conversation)
     chat.recorder.resume(journal, conversation)
     chat.measure()
     restored = chat.shelf.load(chat.session.engine, conversation.id)
@@ -152,6 +153,14 @@ def _put(session: Session, texts: Sequence[str]) -> None:
     session.messages += messages
 
 
+def _dropped(conversation: Conversation) -> int:
+    """How many messages the model did not see any more: what the cache holds begins behind them."""
+    last = next((one for one in reversed(conversation.entries) if one.role == "assistant"), None)
+    dropped = last.details.get("dropped", 0) if last else 0
+    possible = type(dropped) is int and 0 <= dropped < len(conversation.entries) - 1
+    return dropped // 2 * 2 if possible else 0
+
+
 def _show_last(chat: Chat) -> None:
     entries = chat.entries
     if not entries:
@@ -162,6 +171,8 @@ def _show_last(chat: Chat) -> None:
 
 
 def _say_state(chat: Chat, model: str) -> None:
+    if chat.session.dropped:
+        chat.screen.note(f"the model no longer sees the first {chat.session.dropped} messages")
     if chat.session.unanswered is not None:
         chat.screen.note("the last message has no answer yet: /retry asks again")
     if model and model != chat.session.engine.model_name:

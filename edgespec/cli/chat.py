@@ -30,7 +30,6 @@ _LATEST = "latest"
 
 
 @click.command()
-@engine_options
 @click.option("--system", metavar="TEXT", help="A system prompt.")
 @click.option(
     "--resume",
@@ -41,15 +40,16 @@ _LATEST = "latest"
 )
 @click.option("--no-store", is_flag=True, help="Keep nothing of this conversation on disk.")
 @click.option("--load", metavar="FILE", help="Go on with a conversation saved by /save.")
+@click.option("--show", is_flag=True, help="Colour answers by where each token came from.")
+@engine_options
 @sampling_options
 @limit_options
-@click.option("--show", is_flag=True, help="Colour answers by where each token came from.")
 @click.pass_context
 def chat(context: click.Context, /, **values: Any) -> None:
     """Talk with a model. Without a terminal, each line of standard input is a message.
 
-    What a conversation that is gone on with was had with stays: the model, the draft, sampling
-    and limits. Options that are given replace it.
+    --resume keeps the model, draft, sampling and limits of the conversation, --load its sampling;
+    options that are given come first.
     """
     from edgespec.chat.engines import Engines
     from edgespec.chat.parameters import Settings, changed_settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -57,7 +58,7 @@ class _Loading:
 
     def __call__(self, task: str, fraction: float) -> None:
         step = int(fraction * _SLOW_LOAD_STEPS)
-        if step == self._step or not sys.stderr.isatty():
+        if step == self._step or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
             return
         self._step = step
         if fraction < 1.0:

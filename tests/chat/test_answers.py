@@ -6,18 +6,20 @@ import base64
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from edgespec.chat.attachments import Attachments
 from edgespec.chat.clipboard import copy_text
-from edgespec.chat.loop import Chat
+from edgespec.chat.loop import Chat, begins_thinking
 from edgespec.chat.restore import load_saved, texts_of
 from edgespec.chat.savefile import SavedConversation
 from edgespec.errors import UsageError
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Message
+from edgespec.runtime.stream import GenerationLimits
 from edgespec.sampling.parameters import SamplingParameters
 
 Say = Callable[..., list[str]]
@@ -96,6 +98,24 @@ def test_think(answered: Chat, say: Say) -> None:
     answered.record()
     assert say("/think") == ["error: there is no reasoning in the last answer"]
     assert say("/copy") == ["error: the last answer has no code block"]
+
+
+def test_the_reasoning_of_a_real_answer(chat: Chat, say: Say) -> None:
+    chat.session.limits = GenerationLimits(max_tokens=40)
+    chat.session.grammar = 'root ::= "<think>\\nso it is\\n</think>\\n\\nYes."'
+    say("Is it?")
+    assert say("/think") == ["so it is"]
+    say("/copy all")
+    assert _copied(chat) == "Yes."
+
+
+@pytest.mark.parametrize(
+    ("prompt", "thinks"),
+    [("Is it? <think>\n", True), ("Is it? <think>", True), ("<think> Is it, or is it not?", False)],
+)
+def test_a_prompt_that_begins_the_reasoning(engine: Engine, prompt: str, thinks: bool) -> None:
+    turn: Any = SimpleNamespace(stream=engine.generate(prompt))
+    assert begins_thinking(engine, turn) is thinks
 
 
 # -- files ------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def test_exit(chat: Chat, say: Say, line: str) -> None:
         ("/show", "nothing was said yet"),
         ("/list", "none is stored yet"),
         ("/search", "give words that one message has: /search WORDS"),
-        ("/resume", "give an id, or a number of the list: /resume ID"),
+        ("/resume", "none is stored yet"),
         ("/resume 1", f"there is no conversation '1': {SEE}"),
         ("/resume 0000000", f"there is no conversation '0000000': {SEE}"),
         ("/resume ../../x", f"there is no conversation '../../x': {SEE}"),

@@ -72,7 +72,7 @@ def test_only_the_last_lines() -> None:
     console = Console(file=out, width=80)
     text = "```\n" + "\n".join(map(str, range(50))) + "\n```\n"
     console.print(Lines(MarkdownLines(text), last=3, mark=True), end="")
-    assert out.getvalue().split() == ["...", "48", "49"]
+    assert out.getvalue().split() == ["...", "47", "48", "49"]
     assert len(out.getvalue().splitlines()) == 4
 
 

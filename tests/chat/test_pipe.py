@@ -78,7 +78,7 @@ def test_ctrl_c_ends_it(default_model: Path, environment: dict[str, str]) -> Non
 
 
 def test_show_marks_origins(pipe: Pipe) -> None:
-    done = pipe("chat", "--show", text=b"Repeat: a b c a b c a b c\n")
+    done = pipe("chat", "--show", "--k", "3", text=b"Repeat: a b c a b c a b c\n")
     assert re.search(rb"\[[^]]+\]", done.stdout)
     assert b"origin of each token" in done.stderr
 

@@ -75,6 +75,7 @@ def test_reset_leaves_a_conversation_and_resume_goes_on(
     lines = say("/list")
     assert [line[:13] for line in lines] == [f"  1* {second} ", f"  2  {first} "]
     assert lines[1].endswith("First one")
+    assert say("/resume") == [*lines, "/resume NUMBER goes on with one of them"]
     assert say("/resume 2") == [f"1. 'First one' -> {said[1]!r}"]
     assert texts_of(chat.session) == said
     assert (chat.session.system, chat.session.sampling.temperature) == ("Be brief.", 0.0)
@@ -261,6 +262,39 @@ def test_a_long_conversation_goes_on_without_being_read_again(
     assert not any("read again" in line for line in tell(other, f"/resume {id}"))
     tell(other, "And?")
     assert len(texts_of(other.session)) == 6  # and it was read again
+
+
+def test_one_that_outgrew_the_context_goes_on_at_once_too(new_chat: NewChat, tell: Say) -> None:
+    one = new_chat(tokens=4)
+    while not one.session.dropped:
+        tell(one, LONG)
+    dropped = one.session.dropped
+    one.end()
+    other = new_chat(tokens=4)
+    tell(other, "Something else")
+    other.session.engine.decoder.prefixes._saved.clear()
+    lines = tell(other, f"/resume {other.archive.ids()[1]}")
+    assert f"the model no longer sees the first {dropped} messages" in lines
+    tell(other, "And?")
+    assert other.session.dropped == dropped
+    assert other.last is not None
+    assert other.last[0].statistics.reused_tokens > 300
+
+
+@pytest.mark.parametrize("dropped", [-2, 4, 3.0, True, "2", None, 10**30])
+def test_a_wrong_count_of_what_was_dropped_is_not_believed(
+    new_chat: NewChat, tell: Say, archive: Archive, dropped: object
+) -> None:
+    one = new_chat()
+    tell(one, "One", "Two")
+    id = str(one.recorder.id)
+    one.end()
+    path = archive.folder / f"{id}.jsonl"
+    text = path.read_text("utf-8").replace('"dropped": 0', f'"dropped": {json.dumps(dropped)}')
+    path.write_text(text, "utf-8")
+    tell(one, f"/resume {id}", "Three")
+    assert one.session.dropped == 0
+    assert len(texts_of(one.session)) == 6
 
 
 def test_messages_are_those_of_the_session(chat: Chat, say: Say) -> None:

@@ -64,7 +64,9 @@ def _all(chat: Chat) -> Iterator[Conversation]:
 
 def _resume(chat: Chat, argument: str) -> None:
     if not argument:
-        raise UsageError("give an id, or a number of the list: /resume ID")
+        _list(chat, "")
+        chat.screen.note("/resume NUMBER goes on with one of them")
+        return
     id = chat.archive.find(argument, chat.listed)
     if id == chat.recorder.id:
         raise UsageError("this conversation is the running one")
@@ -132,7 +134,7 @@ COMMANDS = {
     "list": Command("[WORDS]", "recent conversations, or those with all the words", _list),
     "search": Command("WORDS", "messages with all the words, in all conversations", _search),
     "resume": Command(
-        "ID", "go on with a stored one, by id or number of a list", _resume, _complete_id
+        "[ID]", "go on with a stored one, by id or number of a list", _resume, _complete_id
     ),
     "branch": Command("[N]", "go on from here, or from message N, as another one", _branch),
     "show": Command("", "show this conversation, with the numbers of messages", _show),
