@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from edgespec.runtime.stream import Stream
 
 __all__ = ["Completions"]
 
-Json = dict[str, Any]
 Int32Array = npt.NDArray[np.int32]
 
 
@@ -70,8 +69,11 @@ class Completions:
         logits_processor: Any = None,
         grammar: Any = None,
         logit_bias: Mapping[Any, float] | None = None,
-    ) -> Json | Iterator[Json]:
+    ) -> Any:
         """Continue a text; arguments as in llama-cpp-python, where `tfs_z` means nothing either.
+
+        Returns:
+            A ``text_completion`` dictionary; with `stream` an iterator of them.
 
         Raises:
             UnsupportedError: callbacks, log-probabilities of an echoed prompt, a suffix for a
@@ -146,11 +148,14 @@ class Completions:
         logit_bias: Mapping[Any, float] | None = None,
         logprobs: bool | None = None,
         top_logprobs: int | None = None,
-    ) -> Json | Iterator[Json]:
+    ) -> Any:
         """Answer a conversation; arguments as in llama-cpp-python.
 
         A tool that `tool_choice` names is called for certain. Otherwise calls are looked for in
         the answer, in the form that the model's chat template has for them.
+
+        Returns:
+            A ``chat.completion`` dictionary; with `stream` an iterator of chunks.
 
         Raises:
             TemplateError: the model has no chat template, or it refuses the conversation.

@@ -183,7 +183,7 @@ def test_calls_in_the_form_of_the_models_template(other_model: Any) -> None:
         tools = [{"type": "function", "function": TOOL}]
         asked = {"messages": RIVER, "tools": tools, "tool_choice": "required", "temperature": 0}
         answer = model.create_chat_completion(**asked, max_tokens=60)
-        choice = answer["choices"][0]  # type: ignore[index]
+        choice = answer["choices"][0]
         assert choice["finish_reason"] == "tool_calls"
         assert choice["message"]["tool_calls"][0]["function"] == {
             "name": "river",
@@ -191,7 +191,7 @@ def test_calls_in_the_form_of_the_models_template(other_model: Any) -> None:
         }
         prefix, suffix = "def add(a, b):\n    return a", "\n\nprint(add(1, 2))\n"
         filled = model(prefix, suffix=suffix, temperature=0, max_tokens=8)
-        assert filled["choices"][0]["text"].startswith(" + b")  # type: ignore[index]
+        assert filled["choices"][0]["text"].startswith(" + b")
 
 
 def test_a_gap_is_marked_for_models_that_know_gaps(tiny: Llama) -> None:
@@ -201,8 +201,8 @@ def test_a_gap_is_marked_for_models_that_know_gaps(tiny: Llama) -> None:
     expected = [bos, gap[0], *before, gap[1], *after, gap[2]]
     asked: dict[str, Any] = {"temperature": 0, "max_tokens": 5}
     filled = tiny("left", suffix="<MID>right", **asked)
-    assert filled["choices"][0] == tiny(expected, **asked)["choices"][0]  # type: ignore[index]
-    assert filled["usage"]["prompt_tokens"] == len(expected)  # type: ignore[index]
+    assert filled["choices"][0] == tiny(expected, **asked)["choices"][0]
+    assert filled["usage"]["prompt_tokens"] == len(expected)
     tiny._suffix_first = True
     assert tiny._with_gap("left", "r") == [bos, gap[1], ord("r"), gap[0], *before, gap[2]]
 
@@ -240,14 +240,14 @@ def test_it_may_be_forgotten_without_being_closed(recurrent_model: Path) -> None
     engine = model.engine
     asked: dict[str, Any] = {"max_tokens": 30, "temperature": 0, "stream": True}
     asked["logit_bias"] = {model.token_eos(): float("-inf")}
-    expected = [chunk["choices"] for chunk in model("the", **asked)]  # type: ignore[index]
+    expected = [chunk["choices"] for chunk in model("the", **asked)]
     chunks = model("the", **asked)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         del model
         gc.collect()
         assert len(expected) > 3
-        assert [chunk["choices"] for chunk in chunks] == expected  # type: ignore[index]
+        assert [chunk["choices"] for chunk in chunks] == expected
         del chunks
         gc.collect()
     with pytest.raises(UsageError, match="closed"):
