@@ -1,83 +1,31 @@
-"""The conversation: read a message, show the answer, say how it went."""
+"""A running conversation: read a message, show the answer, say how it went, store it."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from edgespec.chat.answering import show_answer
 from edgespec.chat.attachments import Attachments
-from edgespec.chat.commands import completions, run_command
+from edgespec.chat.commands import run_command
 from edgespec.chat.engines import Engines
 from edgespec.chat.forecast import Forecast
-from edgespec.chat.keyboard import no_echo, on_interrupt
 from edgespec.chat.meter import Figures, Meter
 from edgespec.chat.parameters import Settings, settings_as_json
-from edgespec.chat.reader import PipeReader, Reader, TerminalReader
-from edgespec.chat.reasoning import OPENING
-from edgespec.chat.restore import load_saved, resume, texts_of
-from edgespec.chat.savefile import SavedConversation
+from edgespec.chat.reader import Reader
+from edgespec.chat.restore import texts_of
 from edgespec.chat.screen import Screen
 from edgespec.chat.status import notices, status_line, summary_line
 from edgespec.chat.store.archive import Archive
 from edgespec.chat.store.caches import CacheShelf
 from edgespec.chat.store.events import Conversation, Entry
-from edgespec.chat.store.journal import Journal
 from edgespec.chat.store.recorder import Recorder, State
 from edgespec.errors import EdgespecError
-from edgespec.runtime.consume import consume
-from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Session, Turn
 from edgespec.runtime.stream import Result
 
-__all__ = ["Chat", "begins_thinking", "converse"]
-
-_LAST_TOKENS = 4  # of a prompt, among which a mark would be
-
-
-def converse(
-    engines: Engines,
-    settings: Settings,
-    *,
-    system: str | None = None,
-    show: bool = False,
-    store: bool = True,
-    saved: SavedConversation | None = None,
-    stored: tuple[Journal | None, Conversation] | None = None,
-) -> None:
-    """Talk on standard input and output until the user leaves.
-
-    Args:
-        engines: has the engine to begin with.
-        settings: of the answers.
-        system: prompt; it replaces that of a conversation that is gone on with.
-        show: mark every token by its origin.
-        store: keep the conversation in the user's data folder.
-        saved: a conversation to go on with.
-        stored: another one, as `open_stored` gives it.
-
-    Raises:
-        TemplateError: the model has no usable chat template.
-        UsageError: standard input is not a terminal and not UTF-8.
-        KeyboardInterrupt: Ctrl-C, unless in a terminal.
-    """
-    interactive = sys.stdin.isatty() and sys.stdout.isatty()
-    session = Session(engines.engine, system, *settings[:2], accept=settings.accept)
-    chat = Chat(engines, session, Screen(interactive=interactive, show=show), store=store)
-    if interactive:
-        chat.screen.note(chat.summary)
-        chat.screen.note("/help lists commands, Ctrl-D ends")
-    if saved is not None:
-        load_saved(chat, saved)
-    if stored is not None:
-        resume(chat, *stored, settings)
-    if system:
-        session.system = system
-    try:
-        chat.run(_terminal(chat, store) if interactive else PipeReader())
-    finally:
-        chat.end()
+__all__ = ["Chat"]
 
 
 class Chat:
@@ -188,7 +136,7 @@ class Chat:
         meter = Meter(turn, self.session.engine)
         ended = "failed"
         try:
-            result = self._show(turn, meter)
+            result = show_answer(turn, meter, self.session.engine, self.screen)
             ended = result.finish_reason
         finally:
             self._sequence = turn.stream.sequence
@@ -250,19 +198,6 @@ class Chat:
         self.measure()
         self.record()
 
-    def _show(self, turn: Turn, meter: Meter) -> Result:
-        def status() -> str:
-            return status_line(meter.read(), self.screen.width)
-
-        thinking = begins_thinking(self.session.engine, turn)
-        with (
-            no_echo(),
-            on_interrupt(turn.cancel),
-            self.screen.answer(status, thinking=thinking) as view,
-        ):
-            turn.stream.progress = view.reading
-            return consume(turn, view)
-
     def _say_how_it_went(self, result: Result, figures: Figures, before: int) -> None:
         dropped = self.session.dropped
         shifted = result.prompt_tokens + len(result.tokens) - figures.used
@@ -306,22 +241,3 @@ class Chat:
     def _forget(self) -> None:
         self.last, self._forecast = None, Forecast()
         self._sequence, self._size = (), 0
-
-
-def begins_thinking(engine: Engine, turn: Turn) -> bool:
-    """Whether the prompt ends inside of reasoning: some templates begin it for the model."""
-    stream = turn.stream
-    end = stream.sequence[: stream.prompt_tokens][-_LAST_TOKENS:]
-    text = b"".join(engine.vocabulary.piece(token, special=True) for token in end)
-    return text.rstrip().endswith(OPENING.encode())
-
-
-def _terminal(chat: Chat, store: bool) -> TerminalReader:
-    from edgespec.chat.history import history_file
-
-    return TerminalReader(
-        history_file() if store else None,
-        lambda text: completions(chat, text),
-        lambda: chat.summary,
-        chat.screen.note,
-    )

@@ -73,7 +73,7 @@ def chat(context: click.Context, /, **values: Any) -> None:
     draw_settings(settings.sampling, settings.accept)
     system = _valid_text(values["system"])
     with Engines(open_engine, values["model"], options) as engines:
-        from edgespec.chat.loop import converse
+        from edgespec.chat.converse import converse
 
         store, show = not values["no_store"], values["show"]
         converse(

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from edgespec.chat.answering import begins_thinking
 from edgespec.chat.attachments import Attachments
 from edgespec.chat.clipboard import copy_text
-from edgespec.chat.loop import Chat, begins_thinking
+from edgespec.chat.loop import Chat
 from edgespec.chat.restore import load_saved, texts_of
 from edgespec.chat.savefile import SavedConversation
 from edgespec.errors import UsageError

@@ -1,0 +1,74 @@
+"""From the terminal, or a pipe, to a conversation and back."""
+
+from __future__ import annotations
+
+import sys
+
+from edgespec.chat.commands import completions
+from edgespec.chat.engines import Engines
+from edgespec.chat.loop import Chat
+from edgespec.chat.parameters import Settings
+from edgespec.chat.reader import PipeReader, TerminalReader
+from edgespec.chat.restore import load_saved, resume
+from edgespec.chat.savefile import SavedConversation
+from edgespec.chat.screen import Screen
+from edgespec.chat.store.events import Conversation
+from edgespec.chat.store.journal import Journal
+from edgespec.runtime.session import Session
+
+__all__ = ["converse"]
+
+
+def converse(
+    engines: Engines,
+    settings: Settings,
+    *,
+    system: str | None = None,
+    show: bool = False,
+    store: bool = True,
+    saved: SavedConversation | None = None,
+    stored: tuple[Journal | None, Conversation] | None = None,
+) -> None:
+    """Talk on standard input and output until the user leaves.
+
+    Args:
+        engines: has the engine to begin with.
+        settings: of the answers.
+        system: prompt; it replaces that of a conversation that is gone on with.
+        show: mark every token by its origin.
+        store: keep the conversation in the user's data folder.
+        saved: a conversation to go on with.
+        stored: another one, as `open_stored` gives it.
+
+    Raises:
+        TemplateError: the model has no usable chat template.
+        UsageError: standard input is not a terminal and not UTF-8.
+        KeyboardInterrupt: Ctrl-C, unless in a terminal.
+    """
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    session = Session(engines.engine, system, *settings[:2], accept=settings.accept)
+    chat = Chat(engines, session, Screen(interactive=interactive, show=show), store=store)
+    if interactive:
+        chat.screen.note(chat.summary)
+        chat.screen.note("/help lists commands, Ctrl-D ends")
+    if saved is not None:
+        load_saved(chat, saved)
+    if stored is not None:
+        resume(chat, *stored, settings)
+    if system:
+        session.system = system
+    try:
+        chat.run(_terminal(chat, store) if interactive else PipeReader())
+    finally:
+        chat.end()
+
+
+def _terminal(chat: Chat, store: bool) -> TerminalReader:
+    from edgespec.chat.history import history_file
+
+    return TerminalReader(
+        history_file() if store else None,
+        lambda text: completions(chat, text),
+        lambda: chat.summary,
+        chat.screen.note,
+    )
