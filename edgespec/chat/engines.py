@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from edgespec.errors import InsufficientMemoryError
 from edgespec.registry.manifest import load_manifest
@@ -58,6 +59,16 @@ class Engines:
         """What opens this draft again."""
         path = Path(self._options.draft).expanduser()
         return str(path.absolute()) if path.is_file() else self._options.draft
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """What has to be opened to go on like this, for a stored conversation."""
+        return {
+            "name": self.engine.model_name,
+            "file": self.model,
+            "draft": self.draft,
+            "context": self._options.context,
+        }
 
     def change_model(self, model: str) -> None:
         """Open another model; a draft made for the one before is not kept.

@@ -229,10 +229,12 @@ class Chat:
     def _state(self) -> State:
         session = self.session
         settings = Settings(session.sampling, session.limits, session.accept)
-        engines = self.engines
-        model = {"name": session.engine.model_name, "file": engines.model, "draft": engines.draft}
-        facts = {"model": model, "settings": settings_as_json(settings)}
-        return State(texts_of(session), {**facts, "system": {"text": session.system}})
+        facts = {
+            "model": self.engines.as_json,
+            "settings": settings_as_json(settings),
+            "system": {"text": session.system},
+        }
+        return State(texts_of(session), facts)
 
     def _keep_cache(self) -> None:
         if self.recorder.id and self._sequence:

@@ -48,8 +48,8 @@ _LATEST = "latest"
 def chat(context: click.Context, /, **values: Any) -> None:
     """Talk with a model. Without a terminal, each line of standard input is a message.
 
-    --resume keeps the model, draft, sampling and limits of the conversation, --load its sampling;
-    options that are given come first.
+    --resume keeps model, draft, context length, sampling and limits of the conversation, --load
+    its sampling; options that are given come first.
     """
     from edgespec.chat.engines import Engines
     from edgespec.chat.parameters import Settings, changed_settings
@@ -91,12 +91,16 @@ def _open_stored(word: str, no_store: bool) -> tuple[Journal | None, Conversatio
 
 
 def _take_over(values: dict[str, Any], given: set[str], conversation: Conversation) -> None:
-    """Model and draft of the conversation, as far as none is given."""
-    model = conversation.facts.get("model", {})
-    for option, name in (("model", "file"), ("draft", "draft")):
-        known = model.get(name)
-        if not given & {"model", option} and isinstance(known, str) and known:
-            values[option] = known
+    """What the conversation was had with, as far as no other is given."""
+    known = conversation.facts.get("model", {})
+    for option, name, kind in (
+        ("model", "file", str),
+        ("draft", "draft", str),
+        ("ctx", "context", int),
+    ):
+        value = known.get(name)
+        if not given & {"model", option} and type(value) is kind and value:
+            values[option] = value
 
 
 def _settings(conversation: Conversation, wanted: Settings, given: set[str]) -> Settings:

@@ -35,6 +35,7 @@ def test_what_is_said_is_stored_with_its_circumstances(
         "name": "smollm2-135m",
         "file": "smollm2-135m",
         "draft": "ngram",
+        "context": 1024,
     }
     assert chat.last is not None
     answer, (result, _) = stored.entries[3].details, chat.last

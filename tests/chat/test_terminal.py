@@ -172,7 +172,7 @@ def test_edit_without_an_editor_and_with_one(spawn: Spawn, tmp_path: Path) -> No
 
 
 def test_a_conversation_is_gone_on_with_and_its_model_is_known(spawn: Spawn) -> None:
-    terminal = spawn("--max-tokens", "8", "--system", "Be brief.")
+    terminal = spawn("--max-tokens", "8", "--system", "Be brief.", "--ctx", "1024")
     terminal.ready()
     terminal.enter("Tell me a story about the sea and the ships on it. " * 25)
     terminal.child.sendcontrol("d")
@@ -182,8 +182,12 @@ def test_a_conversation_is_gone_on_with_and_its_model_is_known(spawn: Spawn) -> 
     shown = again.ready()
     found = re.search(r"(\d+) tokens of it need not be read again", shown)
     assert found
+    assert "context" in shown and "/1024" in shown
     assert re.search(r"max-tokens +8\r", _plain(again.enter("/set")))
     assert "system prompt: Be brief." in again.enter("/system")
+    other = spawn("--resume")
+    assert "is open in another chat: leave it there first" in other.wait("leave it there first")
+    assert other.leave() == 2
     again.enter("And?")
     assert f"{found.group(1)} of them from the cache" in again.enter("/stats")
 
