@@ -70,7 +70,7 @@ class Journal:
             UsageError: another chat has it open.
         """
         id = path.name.removesuffix(SUFFIX)
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise ValueError("it is not a regular file")
