@@ -33,6 +33,8 @@ class BindingPeer(Peer):
             n_threads_batch=self.setup.threads,
             flash_attn=self._flash_attention,
             draft_model=draft,
+            # Without it prompts of over 512 tokens fail when there is a draft (version 0.3.36).
+            logits_all=draft is not None,
             verbose=False,
         )
         return self

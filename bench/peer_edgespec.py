@@ -13,15 +13,19 @@ __all__ = ["EdgespecPeer"]
 
 
 class EdgespecPeer(Peer):
-    """Plain or adaptive."""
+    """Plain or adaptive; with flash attention batches are not bit-identical to single tokens."""
 
-    def __init__(self, setup: Setup, name: str, draft: str) -> None:
-        super().__init__(setup, f"edgespec {name}", [f"--draft {draft}"], __version__)
-        self._draft = draft
+    def __init__(self, setup: Setup, name: str, draft: str, flash_attention: bool = False) -> None:
+        flags = ["--draft", draft, *(["--flash-attention", "on"] if flash_attention else [])]
+        super().__init__(setup, f"edgespec {name}", flags, __version__)
+        self._draft, self._flash_attention = draft, flash_attention or None
 
     def __enter__(self) -> EdgespecPeer:
         options = EngineOptions(
-            draft=self._draft, threads=self.setup.threads, context=self.setup.context
+            draft=self._draft,
+            threads=self.setup.threads,
+            context=self.setup.context,
+            flash_attention=self._flash_attention,
         )
         self._engine = Engine(self.setup.model, options)
         return self

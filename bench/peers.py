@@ -12,6 +12,7 @@ sampling, and are open at once; each has every task once, one after the other in
 Before that every peer is tried in each of its settings on a few tasks; it runs in its default
 setting and in the best one found. A ratio is edgespec with --draft auto / peer, of tokens by the
 second of decoding, for one task; shown are medians by category and 95% bootstrap intervals.
+Compared is edgespec in its default setting, and in its best one too if that is another.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ from edgespec.benchmark.tasks import Task, choose_tasks, own_tasks, read_tasks
 from edgespec.registry.resolve import resolve
 
 OURS = "edgespec auto"
+BEST = f"{OURS}, best setting"
 _TRIAL_TASKS = 3
 
 
 def make_peers(setup: Setup, arguments: argparse.Namespace) -> list[list[Peer]]:
     """For each kind of peer its settings, the default first."""
     kinds: list[list[Peer]] = [
-        [EdgespecPeer(setup, "plain", "none")],
-        [EdgespecPeer(setup, "auto", arguments.edgespec_draft)],
+        [EdgespecPeer(setup, "plain", "none", flash) for flash in (False, True)],
+        [EdgespecPeer(setup, "auto", arguments.edgespec_draft, flash) for flash in (False, True)],
         [BindingPeer(setup, "plain", flash) for flash in (False, True)],
         [BindingPeer(setup, "prompt lookup", False, count) for count in (10, 2, 4)],
     ]
@@ -128,13 +130,15 @@ def table(peers: Sequence[Peer], rows: Sequence[dict[str, Any]]) -> list[dict[st
         for category in (*dict.fromkeys(row["category"] for row in rows), "all"):
             part = [row for row in rows if category in ("all", row["category"])]
             speed = [row[peer.name]["tokens"] / row[peer.name]["decode_s"] for row in part]
-            ours = [row[OURS]["tokens"] / row[OURS]["decode_s"] for row in part]
             same = [row[peer.name]["text"] == row[OURS]["text"] for row in part]
             line[category] = {
                 "tokens_per_second": float(np.median(speed)),
-                "ours_over_it": median_interval(np.divide(ours, speed)),
                 "same_texts": sum(same) / len(same),
             }
+            for ours in (OURS, BEST):
+                if ours in part[0]:
+                    own = [row[ours]["tokens"] / row[ours]["decode_s"] for row in part]
+                    line[category][ours] = median_interval(np.divide(own, speed))
         lines.append(line)
     return lines
 
@@ -143,13 +147,16 @@ def show(lines: Sequence[dict[str, Any]]) -> None:
     categories = [key for key in lines[0] if key not in ("peer", "flags", "version")]
     width = max(len(line["peer"]) for line in lines)
     for category in categories:
-        print(f"\n{category:{width}}  tokens/s  edgespec auto / it    same text")
+        ours = [name for name in (OURS, BEST) if name in lines[0][category]]
+        heads = "  ".join(f"{name + ' / it':34}" for name in ours)
+        print(f"\n{category:{width}}  tokens/s  {heads}  same text")
         for line in lines:
             cell = line[category]
-            ratio = cell["ours_over_it"]
-            interval = f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"
+            ratios = [cell[name] for name in ours]
+            cells = [f"{r['median']:.2f} [{r['low']:.2f}, {r['high']:.2f}]" for r in ratios]
+            shown = "  ".join(f"{cell:34}" for cell in cells)
             print(
-                f"{line['peer']:{width}}  {cell['tokens_per_second']:8.1f}  {interval:20}  "
+                f"{line['peer']:{width}}  {cell['tokens_per_second']:8.1f}  {shown}  "
                 f"{cell['same_texts']:.0%}"
             )
 
