@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgespec.cli.confirm import confirmed
+
 if TYPE_CHECKING:
     from edgespec.chat.store.events import Conversation
 
@@ -31,7 +33,10 @@ def chats() -> None:
 @click.option("-n", "most", type=click.IntRange(min=1), help="Show no more than so many.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_chats(words: tuple[str, ...], most: int | None, as_json: bool) -> None:
-    """Show conversations, the one used last first; only those that have all WORDS."""
+    """Show conversations, the one used last first.
+
+    With WORDS, only those that have all of them.
+    """
     from edgespec.chat.listing import list_lines
     from edgespec.chat.store.archive import Archive
     from edgespec.chat.store.search import matches
@@ -41,8 +46,11 @@ def list_chats(words: tuple[str, ...], most: int | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_row(one) for one in listed], ensure_ascii=False, indent=2))
         return
-    for line in list_lines(listed, _width()):
+    lines = [*list_lines(listed, _width())]
+    for line in lines:
         click.echo(line)
+    if not lines:
+        _warn("no conversation has all these words" if words else "no conversation is stored yet")
 
 
 @chats.command()
@@ -54,10 +62,14 @@ def search(words: tuple[str, ...]) -> None:
     from edgespec.chat.store.search import hits
 
     width = _width()
+    found = False
     for one in Archive().conversations(_warn):
         if next(hits(one, words), None):
+            found = True
             for line in (*list_lines([one], width, number=False), *hit_lines(one, words, width)):
                 click.echo(line)
+    if not found:
+        _warn("no message has all these words")
 
 
 @chats.command()
@@ -75,7 +87,10 @@ def show(id: str) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 def export(id: str, file: Path, force: bool) -> None:
-    """Write a conversation to FILE: .json, which `chat --load` reads, or .md."""
+    """Write a conversation to FILE.
+
+    Its ending says what is written: .json, which `edgespec chat --load` reads, or .md.
+    """
     from edgespec.chat.files import write_new_file
     from edgespec.chat.store.export import exporter
 
@@ -94,7 +109,7 @@ def remove(id: str, yes: bool) -> None:
 
     archive = Archive()
     id = archive.find(id)
-    if not yes and not click.confirm(f"Delete {id}, {_title(archive.load(id))}?", err=True):
+    if not yes and not confirmed(f"Delete {id}, {_title(archive.load(id))}?"):
         click.echo("kept", err=True)
         return
     archive.remove(id)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgespec.cli.confirm import confirmed
 from edgespec.errors import EdgespecError, RegistryError, UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +55,10 @@ def list_models(as_json: bool) -> None:
 @models.command()
 @click.argument("name")
 def pull(name: str) -> None:
-    """Download the model NAME, or hf:OWNER/REPO/FILE.gguf, unless it is here."""
+    """Download a model, unless it is here.
+
+    NAME is one of `edgespec models list`, or hf:OWNER/REPO/FILE.gguf.
+    """
     from edgespec.registry.resolve import resolve
 
     with pull_progress(name) as progress:
@@ -70,7 +74,10 @@ def pull(name: str) -> None:
 @click.option("--template", is_flag=True, help="Print the whole chat template, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(name: str, draft: str | None, template: bool, as_json: bool) -> None:
-    """Show what is known of a model: NAME, hf:OWNER/REPO/FILE.gguf, or a path."""
+    """Show what is known of a model.
+
+    NAME may also be hf:OWNER/REPO/FILE.gguf, or a path.
+    """
     if template and as_json:
         raise UsageError("--template and --json exclude each other: the JSON has the template")
     facts, header = _facts(name)
@@ -94,7 +101,7 @@ def remove(name: str, yes: bool) -> None:
     from edgespec.registry.resolve import cached_file
 
     cache, file = default_cache(), cached_file(name)
-    if not yes and not click.confirm(f"Delete {cache.path(file)}?", err=True):
+    if not yes and not confirmed(f"Delete {cache.path(file)}?"):
         click.echo("kept", err=True)
         return
     freed = cache.remove(file)

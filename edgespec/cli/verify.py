@@ -32,7 +32,9 @@ _INDENT = " " * 18
 @click.option("--quick", is_flag=True, help="Fewer and shorter answers, prefixes and contexts.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with every figure.")
 def verify(**values: Any) -> int:
-    """Show that speculation changes nothing: exit status 0 only if every check holds.
+    """Show that speculation changes nothing.
+
+    The exit status is 0 only if every check holds.
 
     \b
     invariance  a token evaluated in a batch has the logits it has alone

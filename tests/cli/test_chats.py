@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,38 @@ def test_search_show_and_export(chats: Chats, ids: list[str], tmp_path: Path) ->
 
 
 def test_remove(chats: Chats, ids: list[str]) -> None:
-    assert chats("remove", ids[0])[0] == 1  # nobody is there to say yes
     assert chats("remove", ids[0], "--yes") == (0, "", "")
     assert Archive().ids() == [ids[1]]
+
+
+@pytest.mark.parametrize(
+    ("typed", "status", "last"),
+    [
+        ("", 2, "edgespec: nobody answered, nothing was deleted: --yes does not ask"),
+        ("n\n", 0, "kept"),
+    ],
+)
+def test_nothing_is_removed_without_a_yes(
+    chats: Chats,
+    ids: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    typed: str,
+    status: int,
+    last: str,
+) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO(typed))
+    ended, out, err = chats("remove", ids[0])
+    assert (ended, out) == (status, "")
+    assert err.endswith(f"{last}\n")
+    assert Archive().ids() == ids
+
+
+def test_nothing_to_show_is_said(chats: Chats) -> None:
+    assert chats("list") == (0, "", "edgespec: no conversation is stored yet\n")
+    nothing = (0, "", "edgespec: no conversation has all these words\n")
+    assert chats("list", "word") == nothing
+    assert chats("search", "word") == (0, "", "edgespec: no message has all these words\n")
+    assert chats("list", "--json") == (0, "[]\n", "")
 
 
 @pytest.mark.parametrize(
