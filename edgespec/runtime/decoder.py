@@ -141,7 +141,8 @@ class Decoder:
         self._logprobs = logprobs
         self.drafter.begin(settings)
         self.statistics = statistics
-        statistics.reused_tokens += self.target.length
+        if statistics.emitted == 0:  # not where it goes on after another one's turn, or a shift
+            statistics.reused_tokens = self.target.length
         _log.debug(
             "begins a prompt of %d tokens, %d of them cached", len(tokens), self.target.length
         )

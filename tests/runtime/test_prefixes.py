@@ -71,6 +71,8 @@ def test_interleaved_long_texts_say_what_they_say_alone(
             next(iterator, None)
     for text, stream in zip(texts, streams, strict=True):
         assert list(stream.result.tokens) == plain.greedy(text.tolist(), 16)
+        # What is brought back at every turn was not there before the first.
+        assert stream.statistics.reused_tokens < len(text)
 
 
 def test_a_cache_in_a_file_is_gone_on_with_by_another_engine(
