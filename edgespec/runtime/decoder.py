@@ -154,7 +154,8 @@ class Decoder:
 
         Raises:
             CancelledError: cancelled; nothing was emitted and the caches are in step.
-            NumericalError: the target's logits are NaN or +inf, or nothing is allowed.
+            NumericalError: the target's logits are NaN or +inf.
+            UsageError: bias and grammar allow no token.
         """
         assert self._settings is not None, "begin was not called"
         clock = [perf_counter()]
@@ -226,9 +227,7 @@ class Decoder:
         if accepted == BROKEN_LOGITS:
             raise NumericalError(f"{name} produced NaN or infinite logits: the file may be damaged")
         if accepted == NOTHING_ALLOWED:
-            raise NumericalError(
-                f"no token of {name} is allowed: relax the logit bias or the grammar"
-            )
+            raise UsageError(f"no token of {name} is allowed: relax the logit bias or the grammar")
         return accepted
 
     def _prefill(self, tokens: Int32Array, progress: PrefillProgress | None) -> None:

@@ -87,6 +87,13 @@ def test_too_much_of_something(server: Any, given: Any, words: str) -> None:
     assert words in response.json()["error"]["message"]
 
 
+def test_a_bias_that_forbids_everything(server: Any) -> None:
+    bias = {str(token): -100 for token in range(server.service.engine.vocabulary.size)}
+    response = server.post(CHAT, chat(logit_bias=bias))
+    assert response.status_code == 400
+    assert "relax the logit bias" in response.json()["error"]["message"]
+
+
 def test_a_schema_nested_deeply(server: Any) -> None:
     schema: dict[str, Any] = {}
     for _ in range(60):
