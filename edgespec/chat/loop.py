@@ -178,7 +178,7 @@ class Chat:
         id = self.recorder.id
         self.leave()
         if id and self.screen.interactive:
-            self.screen.note(f"stored: edgespec chat --resume {id} goes on")
+            self.screen.note(f"stored: `edgespec chat --resume {id}` goes on with it")
 
     def change_engine(self, change: Callable[[], None]) -> None:
         """Go on with another engine, which `change` opens in place of this one.

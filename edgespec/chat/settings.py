@@ -13,7 +13,7 @@ from edgespec.sampling.breakers import read_breakers
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import ACCEPTANCE_RULES, draw_settings
 
-__all__ = ["SETTING_NAMES", "change_setting", "setting_lines", "setting_values"]
+__all__ = ["SETTING_NAMES", "change_setting", "setting_line", "setting_lines", "setting_values"]
 
 _NOT_NUMBERS = ("logit_bias", "dry_breakers")
 _SAMPLING = tuple(
@@ -34,6 +34,19 @@ def setting_lines(session: Session) -> Iterator[str]:
         yield f"{key.replace('_', '-'):{width}}  {_shown(value)}"
     for token, bias in session.sampling.logit_bias.items():
         yield f"{'logit-bias':{width}}  {token}={bias}"
+
+
+def setting_line(session: Session, name: str) -> str:
+    """One setting with its value.
+
+    Raises:
+        UsageError: unknown name.
+    """
+    key = name.lower().replace("-", "_")
+    values = _values(session)
+    if key not in values:
+        raise UsageError(_unknown(name))
+    return f"{key.replace('_', '-')} is {_shown(values[key])}"
 
 
 def setting_values(name: str) -> tuple[str, ...]:

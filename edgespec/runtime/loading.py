@@ -87,7 +87,10 @@ class Plan:
         """What the user should know about this choice of a draft."""
         if self.shared is None:
             return self.remark
-        return f"the draft {self.drafter_name} has another tokenizer: {self.shared}"
+        return (
+            f"the draft {self.drafter_name} has another tokenizer and proposes only what both "
+            f"have: {self.shared}"
+        )
 
 
 def make_plan(

@@ -56,7 +56,7 @@ def test_exit(chat: Chat, say: Say, line: str) -> None:
         ("/export", "give a file: /export FILE"),
         ("/export x.txt", "x.txt: the ending says what is written, .json or .md"),
         ("/export x.md", "nothing was said yet"),
-        ("/set top-k", "give a value: /set top-k VALUE"),
+        ("/set heat", "there is no setting 'heat': /set lists them"),
         ("/set heat 1", "there is no setting 'heat': /set lists them"),
         ("/set topk 1", "there is no setting 'topk': did you mean top-k or stop?"),
         ("/set temperature hot", "temperature is 'hot': it has to be a number"),
@@ -84,6 +84,7 @@ def test_set_lists_and_changes(chat: Chat, say: Say) -> None:
     assert names == list(SETTING_NAMES)
     assert say("/set temperature 0") == ["temperature is 0.0 now"]
     assert say("/set TOP_K 5") == ["top-k is 5 now"]
+    assert say("/set Top_K", "/set stop") == ["top-k is 5", "stop is none"]
     assert say("/set max-tokens 9", "/set stop the end") == [
         "max-tokens is 9 now",
         "stop is 'the end' now",
@@ -99,6 +100,14 @@ def test_set_lists_and_changes(chat: Chat, say: Say) -> None:
     say("/set stop none", "/set max-tokens none", "/set accept greedy")
     assert (chat.session.limits.max_tokens, chat.session.limits.stop) == (None, ())
     assert say("/set temperature 1")[0].startswith("error: accept greedy")
+
+
+def test_another_seed_is_no_use_at_temperature_0(chat: Chat, say: Say) -> None:
+    note = "at temperature 0 another seed changes nothing: see /set temperature"
+    say("hello")
+    assert note not in say("/retry")
+    say("/set temperature 0")
+    assert say("/retry", "/reset", "/retry").count(note) == 1
 
 
 def test_system_and_reset(chat: Chat, say: Say) -> None:

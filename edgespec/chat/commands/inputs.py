@@ -53,7 +53,10 @@ def _complete_draft(chat: Chat, typed: str) -> Iterator[Candidate]:
 
 COMMANDS = {
     "file": Command(
-        "[FILE]", f"put a file before the next message ({_NO_FILES}: not)", _file, complete_path
+        "[FILE]",
+        f"put a file before the next message ({_NO_FILES}: take all back)",
+        _file,
+        complete_path,
     ),
     "model": Command("[MODEL]", "show the model, or go on with another", _model, _complete_model),
     "draft": Command("[MODEL]", "show the draft, or use another", _draft, _complete_draft),

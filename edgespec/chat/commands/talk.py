@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from edgespec.chat.commands.command import Candidate, Command, fitting
-from edgespec.chat.settings import SETTING_NAMES, change_setting, setting_lines, setting_values
+from edgespec.chat.settings import (
+    SETTING_NAMES,
+    change_setting,
+    setting_line,
+    setting_lines,
+    setting_values,
+)
 from edgespec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +48,7 @@ def _set(chat: Chat, argument: str) -> None:
         chat.screen.note(change_setting(chat.session, name, value.strip()))
         chat.record()
     else:
-        raise UsageError(f"give a value: /set {name} VALUE")
+        chat.screen.note(setting_line(chat.session, name))
 
 
 def _complete_set(chat: Chat, typed: str) -> Iterator[Candidate]:
@@ -51,7 +57,10 @@ def _complete_set(chat: Chat, typed: str) -> Iterator[Candidate]:
 
 
 def _retry(chat: Chat, argument: str) -> None:
+    answered = chat.session.unanswered is None
     chat.answer(chat.session.retry)
+    if answered and chat.session.sampling.greedy:
+        chat.screen.note("at temperature 0 another seed changes nothing: see /set temperature")
 
 
 def _edit(chat: Chat, argument: str) -> None:
@@ -71,7 +80,7 @@ COMMANDS = {
     "system": Command(
         "[TEXT]", f"show or change the system prompt ({_NO_SYSTEM}: remove)", _system
     ),
-    "set": Command("[NAME VALUE]", "show or change sampling and limits", _set, _complete_set),
+    "set": Command("[NAME [VALUE]]", "show or change sampling and limits", _set, _complete_set),
     "retry": Command("", "answer the last message again, with another seed", _retry),
     "edit": Command("", "change the last message and answer it again", _edit),
 }
