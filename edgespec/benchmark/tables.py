@@ -9,6 +9,9 @@ from edgespec.benchmark.summary import alpha_by_position, summarize
 
 __all__ = ["table_lines"]
 
+# With fewer, not even the smallest and the largest ratio enclose the median in 95% of all cases.
+_FEWEST_FOR_INTERVAL = 6
+
 _HEAD = (
     f"{'':4} {'':14} {'pairs':>5} {'plain':>7} {'spec.':>7}  {'speedup':18} "
     f"{'first token':18} {'a cycle':>7} {'accepted':>8}"
@@ -35,6 +38,8 @@ def table_lines(
     yield ""
     yield "plain, spec.: median tokens by the second of decoding. speedup and first token are"
     yield "speculative / plain, medians of pairs with 95% intervals. a cycle: tokens emitted."
+    if any(line["pairs"] < _FEWEST_FOR_INTERVAL for line in lines):
+        yield f"fewer than {_FEWEST_FOR_INTERVAL} pairs have no interval: give more --rounds"
     alpha = alpha_by_position(pairs)
     if alpha:
         shown = "  ".join(f"{position}: {value:.2f}" for position, value in enumerate(alpha, 1))
@@ -48,7 +53,7 @@ def _row(line: dict[str, Any]) -> str:
     return (
         f"{line['temperature']:<4g} {line['category'][:14]:14} {line['pairs']:5} "
         f"{line['plain_tokens_per_second']:7.1f} {line['tokens_per_second']:7.1f}  "
-        f"{_interval(line['speedup']):18} {_interval(line['first_token']):18} "
+        f"{_ratio(line, 'speedup'):18} {_ratio(line, 'first_token'):18} "
         f"{line['tokens_per_cycle']:7.2f} {share:>8}"
     )
 
@@ -60,13 +65,15 @@ def _remarks(
         if line["category"] == "all" and "same_texts" in line:
             yield f"greedy texts that are the same: {line['same_texts']} of {line['pairs']}"
         if line["category"] == "all" and line["energy"]:
-            yield f"energy of a token, temperature {line['temperature']:g}: " + _interval(
-                line["energy"]
-            )
+            energy = _ratio(line, "energy")
+            yield f"energy of a token, temperature {line['temperature']:g}: {energy}"
     if asked > measured:
         yield f"{asked - measured} pairs were left out: their prompts do not fit into the context"
     yield f"peak memory, both sides in one process: {memory / 2**20:.0f} MiB"
 
 
-def _interval(ratio: dict[str, float]) -> str:
+def _ratio(line: dict[str, Any], name: str) -> str:
+    ratio = line[name]
+    if line["pairs"] < _FEWEST_FOR_INTERVAL:
+        return f"{ratio['median']:.2f}"
     return f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"

@@ -28,11 +28,36 @@ __all__ = ["bench"]
 @engine_options
 @click.option("--suite", metavar="FILE", help="Tasks as JSON lines, as Spec-Bench has them.")
 @click.option("--categories", metavar="A,B,...", help="Only these; all without it.")
-@click.option("--limit", type=click.IntRange(1), help="Tasks of each category.")
-@click.option("--temperature", type=float, multiple=True, help="May be repeated; 0 and 0.8.")
-@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--tokens", type=click.IntRange(2), default=128, show_default=True, help="Most.")
-@click.option("--minutes", type=click.FloatRange(0.0, min_open=True), help="Begin nothing later.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Most tasks of each category.")
+@click.option(
+    "--temperature",
+    type=float,
+    multiple=True,
+    metavar="T",
+    help="May be repeated.  [default: 0 and 0.8]",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How often every task is answered.",
+)
+@click.option(
+    "--tokens",
+    type=click.IntRange(2),
+    default=128,
+    show_default=True,
+    metavar="N",
+    help="Of the longest answer.",
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0.0, min_open=True),
+    metavar="M",
+    help="Begin no task later; without it all are answered.",
+)
 @click.option("--out", metavar="FILE", help="Keep every pair in this file, and go on with it.")
 @click.option("--png", metavar="FILE", help="Write a picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with every figure.")

@@ -174,7 +174,8 @@ def limit_options(function: Function) -> Function:
             "--overflow",
             default=None,
             metavar="stop|shift",
-            help="When the context is full: stop, or drop the older half behind the system prompt.",
+            help="When the context is full: stop (default of run), or shift: drop the older half "
+            "behind the system prompt (default of chat).",
         ),
     )
 

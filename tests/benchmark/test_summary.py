@@ -81,8 +81,12 @@ def test_the_table_says_what_it_is_of() -> None:
         "machine": {"processor": "P", "cores": 2},
     }
     text = "\n".join(table_lines(PAIRS, head, 4, 2**20))
-    for part in ("4.00 [4.00, 4.00]", "1: 0.75", "3 of 3", "1 pairs were left out", "1 MiB"):
+    for part in ("1: 0.75", "3 of 3", "1 pairs were left out", "1 MiB"):
         assert part in text
+    for pairs, shown in ((PAIRS[2:] * 5, "4.00   "), (PAIRS[2:] * 6, "4.00 [4.00, 4.00]")):
+        text = "\n".join(table_lines(pairs, head, len(pairs), 2**20))
+        assert shown in text
+        assert ("have no interval" in text) == (len(pairs) < 6)
 
 
 def test_energy_counters_that_start_over_or_cannot_be_read(tmp_path: Path) -> None:
