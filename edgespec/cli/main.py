@@ -99,6 +99,8 @@ def _run(words: list[str], debug: bool) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return 2
+    except click.UsageError as error:
+        return _fail(_with_hint(error), 2, debug)
     except click.ClickException as error:
         return _fail(error.format_message(), 2, debug)
     except EdgespecError as error:
@@ -115,6 +117,14 @@ def _run(words: list[str], debug: bool) -> int:
         kind = type(error).__name__
         return _fail(f"internal error ({kind}: {error}): run again with --debug", 1, debug)
     return result if isinstance(result, int) else 0
+
+
+def _with_hint(error: click.UsageError) -> str:
+    """What was wrong with the command line, and where to read how it is right."""
+    message = error.format_message()
+    stop = "" if message.endswith((".", "?")) else "."
+    command = error.ctx.command_path if error.ctx else "edgespec"
+    return f"{message}{stop} See `{command} --help`."
 
 
 def _describe(error: OSError) -> str:

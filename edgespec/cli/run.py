@@ -54,7 +54,7 @@ def run(**values: Any) -> int:
     sampling = make_sampling(values)
     limits = make_limits(values, overflow="stop")
     draw_settings(sampling, values["accept"])  # a wrong rule is said before anything is loaded
-    prompt = _read_prompt(values["prompt"], values["file"])
+    prompt = _read_prompt(values["prompt"], values["file"], values["model"])
     grammar = _read_grammar(values["grammar"], values["json_schema"])
     with open_engine(values["model"], options) as engine:
         text = prompt if values["raw"] else _render(engine, values["system"], prompt)
@@ -106,16 +106,28 @@ def _read_grammar(grammar: str | None, schema: str | None) -> str | None:
     return grammar_from_schema(_read_file(schema))
 
 
-def _read_prompt(prompt: str | None, file: str | None) -> str:
+def _read_prompt(prompt: str | None, file: str | None, model: str | None) -> str:
     if prompt is not None and file is not None:
         raise UsageError("-p and -f exclude each other: give the prompt once")
     if prompt is None:
+        if file is None and _is_no_model(model):
+            raise UsageError(f"{model!r} stands where a model's name does: give a prompt with -p")
         prompt = _read_file(file or "-")
     if not prompt.isprintable() and any("\ud800" <= c <= "\udfff" for c in prompt):
         raise UsageError("the prompt is not valid UTF-8: convert it first")
     if not prompt.strip():
         raise UsageError("the prompt is empty: give -p TEXT, -f FILE, or text on standard input")
     return prompt
+
+
+def _is_no_model(model: str | None) -> bool:
+    """Whether it is a text: other programs take their prompt there."""
+    if model is None or " " not in model or model.endswith(".gguf"):
+        return False
+    try:
+        return not Path(model).exists()
+    except (OSError, ValueError):  # too long, or with a null byte: no path at all
+        return True
 
 
 def _read_file(name: str) -> str:

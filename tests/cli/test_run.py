@@ -125,6 +125,8 @@ def test_offline_use_of_what_is_there(edgespec: Any) -> None:
         (["-p", "x", "--raw", "--system", "y"], "--raw"),
         (["-p", "x", "--show", "--json"], "exclude"),
         (["-p", "x", "--nonsense"], "--nonsense"),
+        (["smollm2-135m", "Why?"], "unexpected extra argument (Why?). See `edgespec run --help`."),
+        (["Why is that?"], "give a prompt with -p"),
         (["smollm-135", "-p", "x"], "smollm2-135m"),
         (["no/such/model.gguf", "-p", "x"], "no such file"),
         (["-p", "x", "--draft", "nobody"], "nobody"),
