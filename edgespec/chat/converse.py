@@ -71,4 +71,5 @@ def _terminal(chat: Chat, store: bool) -> TerminalReader:
         lambda text: completions(chat, text),
         lambda: chat.summary,
         chat.screen.note,
+        chat.screen.message,
     )

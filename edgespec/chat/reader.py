@@ -87,6 +87,7 @@ class TerminalReader:
         complete: what may come next, for what stands before the cursor.
         toolbar: a line shown below the message that is edited.
         warn: called with a line about a problem.
+        echo: called with a message that was written elsewhere, to show it.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class TerminalReader:
         complete: Callable[[str], Iterator[Candidate]],
         toolbar: Callable[[], str],
         warn: Callable[[str], None],
+        echo: Callable[[str], None],
     ) -> None:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.shortcuts import CompleteStyle
@@ -104,6 +106,7 @@ class TerminalReader:
         from edgespec.chat.history import MessageHistory
 
         self._warn = warn
+        self._echo = echo
         self._history = MessageHistory(history)
         self._session: PromptSession[str] = PromptSession(
             "> ",
@@ -141,7 +144,11 @@ class TerminalReader:
         """A message as changed in the user's editor, or in the line editor if none is named."""
         if has_editor():
             changed = edit_text(text)
-            return changed and sendable(changed.rstrip("\n"))
+            if not changed:
+                return None
+            changed = sendable(changed.rstrip("\n"))
+            self._echo(changed)
+            return changed
         try:
             return sendable(self._session.prompt(default=text))
         except (KeyboardInterrupt, EOFError):

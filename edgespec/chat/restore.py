@@ -101,18 +101,19 @@ def load_saved(chat: Chat, saved: SavedConversation) -> None:
     _say_state(chat, saved.model)
 
 
-def save(chat: Chat, path: Path) -> None:
-    """Write the conversation for /load.
+def save(chat: Chat, path: Path, *, force: bool = False) -> None:
+    """Write the conversation for /load, with `force` over a file of something else too.
 
     Raises:
-        EdgespecError: the file cannot be written.
+        EdgespecError: the file cannot be written, or is something else.
     """
     session = chat.session
     messages = [*session.messages]
     if session.unanswered is not None:
         messages.append(Message("user", session.unanswered))
     model = session.engine.model_name
-    save_conversation(path, SavedConversation(tuple(messages), model, session.sampling))
+    saved = SavedConversation(tuple(messages), model, session.sampling)
+    save_conversation(path, saved, force=force)
 
 
 def branch(chat: Chat, number: str) -> None:

@@ -37,12 +37,18 @@ class SavedConversation:
     sampling: SamplingParameters
 
 
-def save_conversation(path: Path, conversation: SavedConversation) -> None:
-    """Write a conversation as JSON; an older file is replaced in one step.
+def save_conversation(path: Path, conversation: SavedConversation, *, force: bool = False) -> None:
+    """Write a conversation as JSON; an older one is replaced in one step.
+
+    Args:
+        force: write over a file of something else too.
 
     Raises:
-        EdgespecError: the file cannot be written.
+        UsageError: the file is something else.
+        EdgespecError: it cannot be written.
     """
+    if not force:
+        _keep_others(path)
     data = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -68,8 +74,18 @@ def load_conversation(path: Path) -> SavedConversation:
         raise UsageError(f"cannot read {path}: {reason(error)}") from None
     except RecursionError:
         raise UsageError(f"{path} is not a saved conversation: it is nested too deeply") from None
+    except json.JSONDecodeError:
+        raise UsageError(f"{path} is not a saved conversation: it is not JSON") from None
     except (RuntimeError, ValueError) as error:
         raise UsageError(f"{path} is not a saved conversation: {error}") from None
+
+
+def _keep_others(path: Path) -> None:
+    if path.expanduser().is_file():
+        try:
+            load_conversation(path)
+        except UsageError as error:
+            raise UsageError(f"{error}: /save! writes over it") from None
 
 
 def _conversation(data: Any) -> SavedConversation:

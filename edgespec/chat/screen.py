@@ -77,13 +77,17 @@ class Screen:
     def exchange(self, number: int, said: str, answer: str | None, last: int | None = None) -> None:
         """Print an earlier message and its answer, or the `last` lines of that."""
         self.note(f"message {number}")
-        first, *others = printable(said).strip().split("\n")
-        self._print("\n".join([f"> {first}", *(f"  {line}" for line in others)]), "")
+        self.message(said)
         if answer is None:
             return
         text = printable(split_thought(answer)[1]).strip()
         content = MarkdownLines(text) if self.colours else Text(text)
         self._console.print(Lines(content, last, mark=True), end="")
+
+    def message(self, said: str) -> None:
+        """Print a message as it looks when it is typed."""
+        first, *others = printable(said).strip().split("\n")
+        self._print("\n".join([f"> {first}", *(f"  {line}" for line in others)]), "")
 
     def note(self, line: str) -> None:
         """Print a line about the conversation."""

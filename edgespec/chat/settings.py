@@ -109,6 +109,8 @@ def _shown(value: Any) -> str:
 
 
 def _unknown(name: str) -> str:
-    close = get_close_matches(name.lower().replace("_", "-"), SETTING_NAMES, n=2)
+    typed = name.lower().replace("_", "-")
+    begun = [known for known in SETTING_NAMES if known.startswith(typed)]
+    close = begun[:2] or get_close_matches(typed, SETTING_NAMES, n=2)
     hint = f": did you mean {' or '.join(close)}?" if close else ": /set lists them"
     return f"there is no setting {name!r}{hint}"

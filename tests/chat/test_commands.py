@@ -59,6 +59,7 @@ def test_exit(chat: Chat, say: Say, line: str) -> None:
         ("/set heat", "there is no setting 'heat': /set lists them"),
         ("/set heat 1", "there is no setting 'heat': /set lists them"),
         ("/set topk 1", "there is no setting 'topk': did you mean top-k or stop?"),
+        ("/set temp 1", "there is no setting 'temp': did you mean temperature?"),
         ("/set temperature hot", "temperature is 'hot': it has to be a number"),
         ("/set temperature nan", "temperature is nan: it has to be 0 or more"),
         ("/set top-k 1.5", "top-k is '1.5': it has to be a whole number"),

@@ -53,7 +53,9 @@ def test_a_full_disk_costs_the_history_only(
 def test_it_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
     (tmp_path / "file").touch()
-    reader = TerminalReader(tmp_path / "file" / "x", lambda text: iter(()), str, warnings.append)
+    reader = TerminalReader(
+        tmp_path / "file" / "x", lambda text: iter(()), str, warnings.append, warnings.append
+    )
     monkeypatch.setattr(reader._session, "prompt", lambda: "hello")
     assert [reader.read(), reader.read()] == ["hello", "hello"]
     assert len(warnings) == 1

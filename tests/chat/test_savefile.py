@@ -64,6 +64,18 @@ def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: Any) -> N
     assert [*tmp_path.iterdir()] == [path]
 
 
+def test_a_file_of_something_else_is_written_over_by_force_only(tmp_path: Path) -> None:
+    path = tmp_path / "code.py"
+    path.write_text("print()\n")
+    with pytest.raises(UsageError, match="it is not JSON: /save! writes over it"):
+        save_conversation(path, GOOD)
+    assert path.read_text() == "print()\n"
+    save_conversation(path, GOOD, force=True)
+    assert load_conversation(path) == GOOD
+    save_conversation(path, SavedConversation((), "other", SAMPLING))
+    assert load_conversation(path).model == "other"
+
+
 def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
     with pytest.raises(EdgespecError, match="cannot write"):
         save_conversation(tmp_path, GOOD)

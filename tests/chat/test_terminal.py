@@ -165,7 +165,9 @@ def test_edit_without_an_editor_and_with_one(spawn: Spawn, tmp_path: Path) -> No
 
     terminal = spawn("--resume", VISUAL=str(editor))
     assert "> Name a river." in terminal.ready()
-    _context(terminal.enter("/edit"))
+    edited = terminal.enter("/edit")
+    assert "> Name a lake." in edited
+    _context(edited)
     shown = terminal.enter("/show")
     assert "> Name a lake." in shown
     assert "river" not in shown

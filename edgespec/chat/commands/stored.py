@@ -107,9 +107,9 @@ def _delete(chat: Chat, argument: str) -> None:
     chat.screen.note(f"{id} is deleted")
 
 
-def _save(chat: Chat, argument: str) -> None:
+def _save(chat: Chat, argument: str, *, force: bool = False) -> None:
     path = file_of(argument, "save")
-    save(chat, path)
+    save(chat, path, force=force)
     chat.screen.note(f"saved to {path}")
 
 
@@ -146,6 +146,12 @@ COMMANDS = {
         partial(_export, force=True),
     ),
     "delete": Command("ID", "delete a stored one", _delete, _complete_id),
-    "save": Command("FILE", "write this one to a file for /load", _save, complete_path),
+    "save": Command(
+        "FILE",
+        "write this one for /load (/save! over another file)",
+        _save,
+        complete_path,
+        partial(_save, force=True),
+    ),
     "load": Command("FILE", "go on with one saved by /save", _load, complete_path),
 }
