@@ -94,10 +94,10 @@ def statistics_lines(result: Result, figures: Figures) -> Iterator[str]:
         f"sample {statistics.sample_s:.2f} s",
         "cycles": f"{statistics.cycles}, {statistics.fallback_cycles} of them without a proposal "
         "from the drafter",
-        "proposed": f"{statistics.proposed} tokens, {statistics.accepted} accepted, "
-        f"{statistics.bonus} bonus tokens",
+        "proposed": f"{_count(statistics.proposed, 'token')}, {statistics.accepted} accepted, "
+        f"{_count(statistics.bonus, 'bonus token')}",
         "block length": ", ".join(
-            f"{k}: {n} cycles" for k, n in sorted(statistics.k_histogram.items())
+            f"{k}: {_count(n, 'cycle')}" for k, n in sorted(statistics.k_histogram.items())
         ),
     }
     width = max(map(len, facts))

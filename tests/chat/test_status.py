@@ -69,6 +69,7 @@ def test_statistics_fit() -> None:
     lines = list(statistics_lines(_result(), FIGURES))
     assert max(map(len, lines)) < 80
     assert any("1.28x" in line for line in lines)
+    assert lines[-1] == "block length  0: 1 cycle, 3: 1 cycle"
     unknown = replace(FIGURES, speedup=None)
     assert any("not known" in line for line in statistics_lines(_result(), unknown))
 
