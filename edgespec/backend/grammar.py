@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.backend.closing import Closing
-from edgespec.backend.native import initialize, lib
+from edgespec.backend.native import initialize, lib, recent_errors
 from edgespec.backend.vocabulary import Vocabulary
 from edgespec.errors import GrammarError
 
@@ -157,12 +157,14 @@ def _compile(vocabulary: Vocabulary, text: str) -> Any:
         raise GrammarError(
             f"the grammar has {optional} optional parts: {_MAX_OPTIONAL} are the most"
         )
+    recent_errors()
     with _captured_stderr() as complaint:
         sampler = lib.llama_sampler_init_grammar(
             vocabulary.pointer, text.encode("utf-8", "replace"), b"root"
         )
     if not sampler:
-        raise GrammarError(_located(text, complaint[0]))
+        # The parser complains there, those who judge what it has read in the log.
+        raise GrammarError(_located(text, complaint[0] or recent_errors()))
     return sampler
 
 
@@ -214,5 +216,9 @@ def _located(text: str, complaint: str) -> str:
     reason, marker, rest = complaint.removesuffix(text.rstrip()).partition(" at ")
     at = text.rfind(rest.rstrip()) if marker and rest.strip() else len(text.rstrip())
     where = f" in line {text.count(chr(10), 0, at) + 1}" if reason.strip() and at >= 0 else ""
-    reason = " ".join(reason.split()) or "it has no rule called root"
+    if "left recursion" in reason:
+        reason, where = "a rule begins with itself (left recursion)", ""
+    elif not reason.strip() or "'root' symbol" in reason:
+        reason, where = "it has no rule called root", ""
+    reason = " ".join(reason.split())
     return f"the grammar does not compile{where}: {reason}"

@@ -31,6 +31,20 @@ def test_strings_hold_no_bare_control_characters(vocabulary: Vocabulary, text: s
             grammar.accept(int(token))
 
 
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ('root ::= root "a" | "b"', "begins with itself"),
+        ('root ::= a "x"\na ::= b\nb ::= a | ""', "begins with itself"),
+        ('start ::= "a"', "no rule called root"),
+        ('root ::= "a"\n  | "b', "line 2"),
+    ],
+)
+def test_what_is_wrong_with_rules(vocabulary: Vocabulary, rules: str, words: str) -> None:
+    with pytest.raises(GrammarError, match=words):
+        Grammar(vocabulary, rules)
+
+
 def test_who_is_dropped_is_freed(vocabulary: Vocabulary) -> None:
     grammar = Grammar(vocabulary, 'root ::= "x"')
     copy = grammar.clone()
