@@ -67,7 +67,6 @@ class Asked(NamedTuple):
         Raises:
             UsageError: a value is out of range.
         """
-        bias = {int(token): float(value) for token, value in (self.logit_bias or {}).items()}
         return SamplingParameters(
             temperature=self.temperature,
             top_k=max(0, self.top_k),
@@ -78,7 +77,7 @@ class Asked(NamedTuple):
             frequency_penalty=self.frequency_penalty,
             presence_penalty=self.presence_penalty,
             penalty_window=window,
-            logit_bias=bias,
+            logit_bias=_bias(self.logit_bias or {}),
             seed=seed,
             mirostat=self.mirostat_mode if self.temperature > 0 else 0,
             mirostat_tau=self.mirostat_tau,
@@ -124,13 +123,15 @@ def response_grammar(wanted: Mapping[str, Any] | None) -> str | None:
         UsageError: it is not of a known form.
         GrammarError: its schema makes no grammar.
     """
-    kind = "text" if wanted is None else wanted.get("type")
-    if wanted is None or kind == "text":
+    if wanted is None:
+        return None
+    form = wanted if isinstance(wanted, Mapping) else {}
+    kind, described = form.get("type"), form.get("json_schema")
+    if kind == "text":
         return None
     if kind == "json_object":
-        schema = wanted.get("schema")
+        schema = form.get("schema")
         return grammar_of_json() if schema is None else grammar_from_schema(json.dumps(schema))
-    described = wanted.get("json_schema")
     if kind != "json_schema" or not isinstance(described, Mapping) or "schema" not in described:
         raise UsageError(
             'response_format has to be {"type": "json_object", "schema": ...}, '
@@ -164,10 +165,23 @@ def named_tool(
         UsageError: the choice names no tool that was offered.
         GrammarError: its parameters make no grammar.
     """
-    name = (choice.get("function") or {}).get("name")
+    name = _function(choice).get("name")
     for tool in tools or ():
-        function = tool.get("function") or {}
+        function = _function(tool)
         if function.get("name") == name and isinstance(name, str):
             parameters = function.get("parameters") or {"type": "object"}
             return name, grammar_from_schema(json.dumps(parameters))
     raise UsageError(f"Tool choice {name!r} not found in tools.")
+
+
+def _bias(given: Mapping[Any, float]) -> dict[int, float]:
+    try:
+        return {int(token): float(value) for token, value in given.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise UsageError("logit_bias has to be {token id: number}") from None
+
+
+def _function(value: Any) -> Mapping[str, Any]:
+    """What a tool, or the choice of one, says of its function; empty if it has another form."""
+    function = value.get("function") if isinstance(value, Mapping) else None
+    return function if isinstance(function, Mapping) else {}

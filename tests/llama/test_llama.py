@@ -132,8 +132,16 @@ def test_what_a_call_cannot_have(ours: Any) -> None:
         ours("The sea is", temperature=-1)
     with pytest.raises(UsageError, match="LlamaGrammar"):
         ours("The sea is", grammar=7)
-    with pytest.raises(UsageError, match="response_format"):
-        ours.create_chat_completion(RIVER, response_format={"type": "yaml"})
+    for bias in ({"x": 1}, {5: "much"}, [5]):
+        with pytest.raises(UsageError, match="logit_bias has to be"):
+            ours("The sea is", logit_bias=bias)
+    for wanted in ({"type": "yaml"}, "json_object"):
+        with pytest.raises(UsageError, match="response_format"):
+            ours.create_chat_completion(RIVER, response_format=wanted)
+    for tools in (["river"], [{"function": "river"}]):
+        with pytest.raises(UsageError, match="'river' not found in tools"):
+            choice = {"type": "function", "function": {"name": "river"}}
+            ours.create_chat_completion(RIVER, tools=tools, tool_choice=choice)
 
 
 def test_an_answer_begins_with_the_prompt_if_that_is_wanted(ours: Any) -> None:
