@@ -113,6 +113,7 @@ def test_another_seed_is_no_use_at_temperature_0(chat: Chat, say: Say) -> None:
 
 def test_system_and_reset(chat: Chat, say: Say) -> None:
     assert say("/system") == ["there is no system prompt"]
+    assert say("/system\nBe wise.\nBe brief.") == ["system prompt: Be wise.\nBe brief."]
     assert say("/system  Be brief. ") == ["system prompt: Be brief."]
     chat.session.messages += TURN
     assert say("/new") == ["forgotten, except for the system prompt"]

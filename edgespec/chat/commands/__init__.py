@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from edgespec.chat.loop import Chat
 
 __all__ = ["COMMANDS", "Candidate", "completions", "run_command"]
+
+_SPACE = re.compile(r"\s+")
 
 _KEYS = (
     "Alt-Enter, or a backslash at the end of a line, begins another line.",
@@ -28,8 +31,8 @@ def run_command(chat: Chat, line: str) -> None:
     Raises:
         UsageError: no such command, or a wrong argument.
     """
-    word, _, argument = line[1:].partition(" ")
-    word, argument = word.lower(), argument.strip()
+    word, *rest = _SPACE.split(line[1:], maxsplit=1)  # a prompt may begin on the next line
+    word, argument = word.lower(), "".join(rest).strip()
     name = word.removesuffix("!")
     command = COMMANDS.get(_ALIASES.get(name, name))
     if command is None:
