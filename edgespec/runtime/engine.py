@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,15 +14,15 @@ import numpy.typing as npt
 
 from edgespec.backend import Grammar
 from edgespec.backend.closing import Closing
-from edgespec.backend.interrupts import held_interrupts
 from edgespec.backend.native import claim_process
 from edgespec.drafters import NoDrafter
-from edgespec.errors import CancelledError, EdgespecError, UsageError
+from edgespec.errors import UsageError
 from edgespec.registry.progress import Progress, silent
 from edgespec.runtime.cachefile import read_cache, write_cache
 from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.decoder import Cycle, Decoder, PrefillProgress
 from edgespec.runtime.learning import remember
+from edgespec.runtime.lending import Lending
 from edgespec.runtime.lifetime import Lifetime
 from edgespec.runtime.loading import (
     LoadProgress,
@@ -38,7 +36,6 @@ from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.prefixes import PrefixCache, SavedPrefix, shared_length
 from edgespec.runtime.stream import GenerationLimits, Stream
 from edgespec.runtime.trace import Trace
-from edgespec.runtime.turns import Turns
 from edgespec.sampling.breakers import breaker_table
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import draw_settings
@@ -48,8 +45,6 @@ from edgespec.tuning.profile import load_profile
 from edgespec.tuning.store import measurement_key
 
 __all__ = ["Engine"]
-
-_log = logging.getLogger("edgespec.engine")
 
 
 class Engine(Closing):
@@ -85,11 +80,6 @@ class Engine(Closing):
     ) -> None:
         claim_process()
         self.options = options or EngineOptions()
-        self._turns = Turns()  # of those who use the decoder
-        self._closed = False
-        # Reentrant, as a handler of a signal may cancel in the middle of it.
-        self._switch = threading.RLock()  # guards which stream a cancellation would hit
-        self._current: Stream | None = None
         with ExitStack() as stack:
             self._trace = self._open_trace(stack)
             plan = make_plan(model, self.options, download or silent)
@@ -118,6 +108,7 @@ class Engine(Closing):
             self._plan, self._used = plan, False
             prefixes = self._make_prefixes()
             self.decoder = Decoder(self.target, self.drafter, k, self.policy, prefixes)
+            self._lending = Lending(self.decoder)
             remember_choice(self.model_name, self.exactness)
             self._resources = stack.pop_all()
         self._lifetime = Lifetime(self, self._resources.close)
@@ -216,28 +207,13 @@ class Engine(Closing):
     def advance(self, stream: Stream, limit: int) -> Cycle | None:
         """One cycle for this stream; None when its context is full and may not be shifted."""
         self._lifetime.check()
-        with self._turn(stream, lambda: stream.cancelled or self._closed):
-            try:
-                self._resume(stream)
-                full = len(stream.sequence) >= self.decoder.capacity and bool(stream.emitted)
-                if full and not self._shift(stream):
-                    return None
-                return self.decoder.cycle(limit)
-            except BaseException as error:
-                self._current = None
-                if not isinstance(error, EdgespecError):
-                    self.decoder.forget()  # it may have come from anywhere, at any moment
-                raise
+        return self._lending.advance(stream, limit, self._begin_trace)
 
     def retract(self, stream: Stream) -> None:
-        """The stream has ended: cut the caches back to what it kept of its last cycle."""
+        """The stream has ended; tokens of its last cycle may have been dropped."""
         if self._lifetime.foreign:
             return
-        # Who has been followed by another has nothing in the caches.
-        with suppress(CancelledError), self._turn(stream, lambda: self._current is not stream):
-            self.decoder.keep(len(stream.sequence))
-            self._current = None
-        self._turns.end(stream)
+        self._lending.retract(stream)
         if stream.emitted:
             self._used = True
             unread = stream.prompt_tokens - stream.statistics.reused_tokens
@@ -245,35 +221,17 @@ class Engine(Closing):
 
     def interrupt(self, stream: Stream) -> None:
         """Stop this stream's running evaluation, if it has one; from any thread."""
-        if self._lifetime.foreign:
-            return
-        with self._switch:
-            if self._current is stream:
-                self.target.cancel()
-                self.drafter.cancel()
-        self._turns.wake()
+        if not self._lifetime.foreign:
+            self._lending.interrupt(stream)
 
     @property
     def waiting(self) -> int:
         """How many generations wait for their turn."""
-        return self._turns.waiting
-
-    @contextmanager
-    def _turn(self, stream: Stream, unwanted: Callable[[], bool]) -> Iterator[None]:
-        """The decoder, for one cycle. Ctrl-C stops it, and is raised when caches are in step."""
-        try:
-            with (
-                held_interrupts(lambda: self.interrupt(stream)) as came,
-                self._turns.hold(stream, lambda: came() or unwanted()),
-            ):
-                yield
-        finally:
-            if self._closed and not self._turns.mine:
-                self._free()  # `close` could not, where a callback of this cycle called it
+        return self._lending.waiting
 
     def _check(self) -> None:
         self._lifetime.check()
-        if self._closed:
+        if self.closed:
             raise UsageError("the engine was closed: load the model again")
 
     def _breakers(self, sampling: SamplingParameters) -> npt.NDArray[np.int32]:
@@ -288,49 +246,9 @@ class Engine(Closing):
             )
         return self._breaker_tables[texts]
 
-    def _resume(self, stream: Stream) -> None:
-        """Make the decoder stand where this stream stands."""
-        if self._current is stream:
-            return
-        with self._switch:
-            self._current = stream
-            self.target.resume()
-            self.drafter.resume()
-        if stream.cancelled or self._closed:
-            self.interrupt(stream)
+    def _begin_trace(self, stream: Stream) -> None:
         if self._trace is not None and stream.trace is None:
             stream.trace = self._trace.begin(self, stream)
-        if len(stream.sequence) < self.decoder.capacity or not stream.emitted:
-            self._begin(stream)
-
-    def _begin(self, stream: Stream) -> None:
-        tokens = np.array(stream.sequence, np.int32)
-        self.decoder.begin(
-            tokens,
-            stream.settings,
-            stream.statistics,
-            stream.constraint,
-            stream.trace,
-            stream.logprobs,
-            stream.progress,
-        )
-
-    def _shift(self, stream: Stream) -> bool:
-        """Drop half of what lies behind the kept front, and evaluate the rest again.
-
-        Not llama.cpp's shift of the cache, which leaves traces of the dropped tokens in the
-        others' keys and values: the text goes on exactly as after a prompt of what is left.
-        """
-        if stream.limits.overflow != "shift":
-            return False
-        keep = min(stream.limits.keep, self.decoder.capacity // 2)
-        dropped = (len(stream.sequence) - keep) // 2
-        del stream.sequence[keep : keep + dropped]
-        offset = stream.settings.stream_offset + dropped
-        stream.settings = stream.settings._replace(stream_offset=offset)
-        _log.info("context full: dropped %d tokens behind the first %d", dropped, keep)
-        self._begin(stream)
-        return True
 
     # -- caches of earlier texts ------------------------------------------------------------
 
@@ -349,13 +267,12 @@ class Engine(Closing):
         """
         self._check()
         wanted = np.asarray(tokens, np.int32)
-        with self._turns.hold(wanted, lambda: self._closed):
+        with self._lending.borrowed(wanted):
             prefix = self.decoder.prefixes.find(wanted)
             known = 0 if prefix is None else shared_length(prefix.tokens, wanted)
             held = self.decoder.held
             if shared_length(held, wanted) > known:
                 prefix = SavedPrefix(held.copy(), self.target.save_state())
-        self._turns.end(wanted)
         if prefix is None:
             return 0
         write_cache(path, self._cache_key, prefix)
@@ -373,9 +290,8 @@ class Engine(Closing):
         prefix = read_cache(path, self._cache_key)
         if prefix is None or len(prefix.tokens) > self.decoder.capacity:
             return 0
-        with self._turns.hold(prefix, lambda: self._closed):
+        with self._lending.borrowed(prefix):
             kept = self.decoder.prefixes.add(prefix)
-        self._turns.end(prefix)
         return len(prefix.tokens) if kept else 0
 
     @property
@@ -396,31 +312,24 @@ class Engine(Closing):
         stack.callback(trace.close)
         return trace
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._lending.closed
+
     def close(self) -> None:
         """Stop what is running, which ends as if it had been cancelled, and free the models.
 
         Any thread may call it. Called by a callback of a generation, it returns at once; the
         models are freed when that generation's cycle has ended.
         """
-        if self._closed or self._lifetime.foreign:
-            return
-        self._closed = True
-        current = self._current
-        if current is not None:
-            self.interrupt(current)
-        if not self._turns.mine:
-            self._free()
+        if not self._lifetime.foreign:
+            self._lending.close(self._free)
 
     def _free(self) -> None:
-        with self._turns.hold(self):
-            self._current = None
-            used, self._used = self._used, False
-            with self._resources:
-                if used and self.options.k is None:
-                    remember(
-                        self._plan, self.exactness, self.policy, self.drafter, self.profile.usage
-                    )
-        self._turns.end(self)
+        with self._resources:
+            if self._used and self.options.k is None:
+                remember(self._plan, self.exactness, self.policy, self.drafter, self.profile.usage)
         self._lifetime.end()
 
 

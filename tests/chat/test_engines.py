@@ -71,7 +71,7 @@ def test_where_two_models_do_not_fit_the_old_one_is_closed_first(default_model: 
     alive: list[Engine] = []
 
     def open(model: str | None, options: EngineOptions) -> Engine:
-        if any(not one._closed for one in alive):
+        if any(not one.closed for one in alive):
             raise InsufficientMemoryError("they do not fit together")
         if model == "bad.gguf":
             raise ModelFileError("bad")
@@ -81,10 +81,10 @@ def test_where_two_models_do_not_fit_the_old_one_is_closed_first(default_model: 
     with Engines(open, None, SMALL) as engines:
         first = engines.engine
         engines.change_draft("none")
-        assert (first._closed, engines.engine.drafter_name) == (True, "none")
+        assert (first.closed, engines.engine.drafter_name) == (True, "none")
         with pytest.raises(EdgespecError, match="bad"):
             engines.change_model("bad.gguf")
         assert engines.engine.drafter_name == "none"
-        assert not engines.engine._closed
-    assert all(one._closed for one in alive)
+        assert not engines.engine.closed
+    assert all(one.closed for one in alive)
     assert len(alive) == 3
