@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 
@@ -16,11 +17,12 @@ __all__ = ["hit_lines", "list_lines"]
 
 _MODEL_WIDTH = 12
 _TIME_WIDTH = 12
+_BEGINNING = 16  # of a title that is not enough
 _MOST_HITS = 3
 
 
 def list_lines(
-    conversations: Iterable[Conversation],
+    conversations: Sequence[Conversation],
     width: int,
     current: str | None = None,
     *,
@@ -28,17 +30,21 @@ def list_lines(
 ) -> Iterator[str]:
     """A line for each: id, time, messages, model, title.
 
+    Those with the same title, as branches have, are told apart by their last message.
+
     Args:
         current: id of the one that is running; it is marked.
         number: begin with the number in this list.
     """
+    titles = Counter(one.title for one in conversations)
     for place, one in enumerate(conversations, 1):
         mark = "*" if one.id == current else " "
         start = f"{place:3}{mark} " if number else ""
         model = _fitting(one.model, _MODEL_WIDTH)
         start += f"{one.id}  {_when(one.updated)} {one.messages:3}  {model}  "
-        title = one.title + (" (no answer)" if one.unanswered else "")
-        yield _cut(start + title, width)
+        title = one.title if titles[one.title] == 1 else _from_to(one)
+        end = " (no answer)" if one.unanswered else ""
+        yield _cut(start + title, width - len(end)) + end
 
 
 def hit_lines(conversation: Conversation, words: Sequence[str], width: int) -> Iterator[str]:
@@ -49,6 +55,13 @@ def hit_lines(conversation: Conversation, words: Sequence[str], width: int) -> I
         yield _cut(f"     message {hit.number}, {who}: {hit.excerpt}", width)
     if next(found, None) is not None:
         yield "     and more"
+
+
+def _from_to(one: Conversation) -> str:
+    said = [entry.said for entry in one.entries if entry.role == "user"]
+    if len(said) < 2:
+        return one.title
+    return f"{_fitting(one.title, _BEGINNING).rstrip()} -> {said[-1].strip()}"
 
 
 def _when(time: str) -> str:

@@ -42,14 +42,13 @@ def list_chats(words: tuple[str, ...], most: int | None, as_json: bool) -> None:
     from edgespec.chat.store.search import matches
 
     found = (one for one in Archive().conversations(_warn) if not words or matches(one, words))
-    listed = islice(found, most)
+    listed = [*islice(found, most)]
     if as_json:
         click.echo(json.dumps([_row(one) for one in listed], ensure_ascii=False, indent=2))
         return
-    lines = [*list_lines(listed, _width())]
-    for line in lines:
+    for line in list_lines(listed, _width()):
         click.echo(line)
-    if not lines:
+    if not listed:
         _warn("no conversation has all these words" if words else "no conversation is stored yet")
 
 

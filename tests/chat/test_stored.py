@@ -124,6 +124,7 @@ def test_branch(chat: Chat, say: Say, archive: Archive) -> None:
     assert "goes on behind message 2" in say("/branch 2")[0]
     second = str(chat.recorder.id)
     assert (texts_of(chat.session), archive.load(second).origin) == (said[:4], first)
+    assert [line.endswith("One -> Two") for line in say("/list")] == [True, False]
     say("Four", "/branch")
     assert _texts(archive, first) == said
     assert _texts(archive, second) == _texts(archive, chat.recorder.id)
@@ -141,7 +142,7 @@ def test_an_unanswered_message_is_marked_and_answered_on_request(
     id = chat.recorder.id
     chat.leave()
     other = new_chat()
-    assert tell(other, "/list")[0].endswith("One (no answer)")
+    assert tell(other, "/list")[0].endswith("One -> Two (no answer)")
     lines = tell(other, f"/resume {id}")
     assert lines == [
         "2. 'Two' -> None",
