@@ -224,10 +224,11 @@ class Decoder:
             self._emitted,
         )
         name = self.target.model.path.name
-        if accepted == BROKEN_LOGITS:
-            raise NumericalError(f"{name} produced NaN or infinite logits: the file may be damaged")
-        if accepted == NOTHING_ALLOWED:
+        forbidding = self._constraint is not None or len(self._settings.arguments.bias_tokens) > 0
+        if accepted == NOTHING_ALLOWED and forbidding:
             raise UsageError(f"no token of {name} is allowed: relax the logit bias or the grammar")
+        if accepted in (BROKEN_LOGITS, NOTHING_ALLOWED):
+            raise NumericalError(f"{name} produced NaN or infinite logits: the file may be damaged")
         return accepted
 
     def _prefill(self, tokens: Int32Array, progress: PrefillProgress | None) -> None:
