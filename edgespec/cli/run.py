@@ -35,7 +35,12 @@ _MOST_BYTES = 16 << 20
 @click.command()
 @engine_options
 @click.option("-p", "--prompt", help="The prompt.")
-@click.option("-f", "--file", metavar="FILE", help="Read it from a file; - is standard input.")
+@click.option(
+    "-f",
+    "--file",
+    metavar="FILE",
+    help="Read it from a file; - is standard input. With -p: a text that goes before it.",
+)
 @click.option("--system", metavar="TEXT", help="A system prompt.")
 @click.option("--raw", is_flag=True, help="Continue the text as it is, without the chat template.")
 @sampling_options
@@ -107,12 +112,12 @@ def _read_grammar(grammar: str | None, schema: str | None) -> str | None:
 
 
 def _read_prompt(prompt: str | None, file: str | None, model: str | None) -> str:
-    if prompt is not None and file is not None:
-        raise UsageError("-p and -f exclude each other: give the prompt once")
+    if prompt is None and file is None and _is_no_model(model):
+        raise UsageError(f"{model!r} stands where a model's name does: give a prompt with -p")
     if prompt is None:
-        if file is None and _is_no_model(model):
-            raise UsageError(f"{model!r} stands where a model's name does: give a prompt with -p")
         prompt = _read_file(file or "-")
+    elif file is not None:
+        prompt = f"{_read_file(file).rstrip()}\n\n{prompt}"
     if not prompt.isprintable() and any("\ud800" <= c <= "\udfff" for c in prompt):
         raise UsageError("the prompt is not valid UTF-8: convert it first")
     if not prompt.strip():

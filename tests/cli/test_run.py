@@ -68,6 +68,9 @@ def test_prompt_from_file_and_standard_input(edgespec: Any, tmp_path: Path) -> N
     assert edgespec("run", "-f", str(file), *GREEDY).stdout == expected
     assert edgespec("run", *GREEDY, input=PROMPT.encode()).stdout == expected
     assert edgespec("run", "-f", "-", *GREEDY, input=PROMPT.encode()).stdout == expected
+    first, _, rest = PROMPT.partition(" ")
+    both = edgespec("run", "-p", rest, "-f", "-", *GREEDY, input=f"{first}\n".encode())
+    assert both.stdout == edgespec("run", "-p", f"{first}\n\n{rest}", *GREEDY).stdout
 
 
 def test_show_marks_origins_without_colours(edgespec: Any) -> None:
@@ -95,7 +98,7 @@ def test_offline_use_of_what_is_there(edgespec: Any) -> None:
     [
         (["-p", ""], "empty"),
         (["-p", "  \n "], "empty"),
-        (["-p", "x", "-f", "y"], "exclude"),
+        (["-p", "x", "-f", "no/such/file"], "cannot read"),
         (["-f", "no/such/file"], "cannot read"),
         (["-p", "x", "--k", "-1"], "k is -1"),
         (["-p", "x", "--k", "99"], "between 0 and 32"),
