@@ -78,14 +78,16 @@ class PrefixCache:
         """Keep a state, in place of those of its beginnings, and drop the oldest for it.
 
         Returns:
-            False if it is larger than all of them may be.
+            False if it is larger than all of them may be; the others stay then.
         """
+        if prefix.state.nbytes > self._limit:
+            return False
         kept = (one for one in self._saved if not _begins(prefix.tokens, one.tokens))
         self._saved = deque(kept)
         self._saved.append(prefix)
         while sum(one.state.nbytes for one in self._saved) > self._limit:
             self._saved.popleft()
-        return bool(self._saved)
+        return True
 
     def find(self, tokens: Int32Array) -> SavedPrefix | None:
         """The saved state that shares most with a text, if any shares something."""
