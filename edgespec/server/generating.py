@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from edgespec.backend import grammar_from_schema
+from edgespec.backend import grammar_from_schema, grammar_of_json
 from edgespec.errors import UsageError
 from edgespec.openai.responses import (
     ChatChunks,
@@ -174,7 +174,7 @@ def _grammar(request: ChatRequest, tools: ToolUse | None) -> str | None:
             "tool_choice to none"
         )
     if isinstance(wanted, ObjectFormat):
-        return grammar_from_schema('{"type": "object"}')
+        return grammar_of_json()
     return grammar_from_schema(json.dumps(wanted.json_schema.json_schema))
 
 
