@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if hasattr(config, "workerinput"):
         return  # a second process finds it done
+    data = tempfile.TemporaryDirectory()
+    config.add_cleanup(data.cleanup)
+    os.environ["XDG_DATA_HOME"] = data.name  # what tests say is no conversation of the user's
     warm_up()
     with contextlib.suppress(RegistryError):
         resolve(None)
