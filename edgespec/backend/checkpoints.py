@@ -15,7 +15,7 @@ import numpy.typing as npt
 from edgespec.backend.native import lib
 from edgespec.errors import BackendError
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "byte_pointer"]
 
 _RECURRENT_ONLY = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
@@ -56,7 +56,7 @@ class Checkpoints:
         if len(buffer) != size:
             buffer = np.empty(size, np.uint8)
         written = lib.llama_state_seq_get_data_ext(
-            self._pointer, _bytes(buffer), size, 0, _RECURRENT_ONLY
+            self._pointer, byte_pointer(buffer), size, 0, _RECURRENT_ONLY
         )
         if written != size:
             raise BackendError("llama.cpp could not copy the state of a recurrent model")
@@ -68,7 +68,7 @@ class Checkpoints:
         saved, buffer = self._saved[-1] if self._saved else (0, None)
         if buffer is not None:
             read = lib.llama_state_seq_set_data_ext(
-                self._pointer, _bytes(buffer), len(buffer), 0, _RECURRENT_ONLY
+                self._pointer, byte_pointer(buffer), len(buffer), 0, _RECURRENT_ONLY
             )
             # The attention layers of a hybrid model are cut to the same length.
             if read == len(buffer) and lib.llama_memory_seq_rm(self._memory, 0, saved, -1):
@@ -83,5 +83,6 @@ class Checkpoints:
             self._free.append(self._saved.pop()[1])
 
 
-def _bytes(buffer: npt.NDArray[np.uint8]) -> Any:
+def byte_pointer(buffer: npt.NDArray[np.uint8]) -> Any:
+    """Its memory, as llama.cpp's functions for states take it."""
     return ctypes.cast(buffer.ctypes.data, ctypes.POINTER(ctypes.c_uint8))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from edgespec.backend.batch import Batch
 from edgespec.backend.cancellation import CancelFlag
-from edgespec.backend.checkpoints import Checkpoints
+from edgespec.backend.checkpoints import Checkpoints, byte_pointer
 from edgespec.backend.closing import Closing
 from edgespec.backend.interrupts import beside, held_interrupts
 from edgespec.backend.model import Model
@@ -262,7 +262,7 @@ class Context(Closing):
             BackendError: llama.cpp could not copy it.
         """
         state = np.empty(self.state_size(), np.uint8)
-        written = lib.llama_state_seq_get_data(self.pointer, _bytes(state), len(state), 0)
+        written = lib.llama_state_seq_get_data(self.pointer, byte_pointer(state), len(state), 0)
         if written != len(state):
             raise BackendError("llama.cpp could not copy its cache")
         return state
@@ -274,7 +274,7 @@ class Context(Closing):
             BackendError: llama.cpp refused it; the cache is empty then.
         """
         self.clear()
-        if lib.llama_state_seq_set_data(self.pointer, _bytes(state), len(state), 0) == 0:
+        if lib.llama_state_seq_set_data(self.pointer, byte_pointer(state), len(state), 0) == 0:
             self.clear()
             raise BackendError("a saved cache does not belong to this model, build or context")
         self.length = self.native_length()
@@ -287,10 +287,6 @@ class Context(Closing):
         self._rows.clear()
         if pointer is not None:
             lib.llama_free(pointer)
-
-
-def _bytes(array: npt.NDArray[np.uint8]) -> Any:
-    return ctypes.cast(array.ctypes.data, ctypes.POINTER(ctypes.c_uint8))
 
 
 def _evaluate(pointer: Any, batch: Any, count: int, stop: Callable[[], None]) -> int:

@@ -65,7 +65,7 @@ class PrefixCache:
         shared = shared_length(held, wanted)
         if len(held) - shared >= _WORTH_KEEPING:
             self._save(context, held)
-        best = max(self._saved, key=lambda one: shared_length(one.tokens, wanted), default=None)
+        best = self.find(wanted)
         known = 0 if best is None else shared_length(best.tokens, wanted)
         if best is not None and known - shared >= _WORTH_KEEPING:
             self._restore(context, best)
@@ -85,7 +85,7 @@ class PrefixCache:
         kept = (one for one in self._saved if not _begins(prefix.tokens, one.tokens))
         self._saved = deque(kept)
         self._saved.append(prefix)
-        while sum(one.state.nbytes for one in self._saved) > self._limit:
+        while self.nbytes > self._limit:
             self._saved.popleft()
         return True
 
@@ -104,9 +104,8 @@ class PrefixCache:
         return sum(one.state.nbytes for one in self._saved)
 
     def _save(self, context: Context, held: Int32Array) -> None:
-        for one in self._saved:
-            if _begins(one.tokens, held):
-                return
+        if any(_begins(one.tokens, held) for one in self._saved):
+            return
         size = context.state_size()
         if size > self._limit or 2 * size > available_memory():
             return
