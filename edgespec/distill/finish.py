@@ -14,11 +14,12 @@ import numpy.typing as npt
 
 from edgespec.distill.batches import Batch
 from edgespec.distill.export import FORMATS, Provenance, read_draft, write_draft
-from edgespec.distill.proof import Costs, Speeds, measure_costs, measure_speeds, predict
+from edgespec.distill.proof import Costs, Speeds, measure_costs, measure_speeds
 from edgespec.distill.store import Corpus
 from edgespec.distill.train import Acceptance, Trainer, measure_acceptance
 from edgespec.distill.vocabulary import DraftVocabulary
 from edgespec.registry.header import GGUFHeader
+from edgespec.tuning.worth import best_block
 
 __all__ = ["Trained", "finish"]
 
@@ -106,7 +107,7 @@ def _provenance(trained: Trained, acceptance: Acceptance) -> Provenance:
 def _format(costs: Costs, number: int, path: Path, acceptance: Acceptance) -> dict[str, Any]:
     predicted = {}
     for name, alpha in (("greedy", acceptance.greedy), ("sampled", acceptance.sampled)):
-        k, speedup = predict(alpha, costs.verify, costs.step[number])
+        k, speedup = best_block(alpha, costs.verify, costs.step[number])
         predicted[name] = {"k": k, "speedup": speedup}
     return {
         "format": FORMATS[number],

@@ -15,7 +15,7 @@ from edgespec.backend import Context, ContextOptions, Model
 from edgespec.runtime.drafting import draft_with, pair
 from edgespec.tuning.cost import measure_cost
 
-__all__ = ["Costs", "Speeds", "measure_costs", "measure_speeds", "predict"]
+__all__ = ["Costs", "Speeds", "measure_costs", "measure_speeds"]
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -74,23 +74,6 @@ def measure_costs(target: Path, drafts: Sequence[Path], threads: int) -> Costs:
             steps.append(drafter.pace.step_s)
             drafter.close()
     return Costs([verify[n] for n in _SIZES], steps)
-
-
-def predict(acceptance: Sequence[float], verify: Sequence[float], step: float) -> tuple[int, float]:
-    """The best block length and its speedup; acceptance goes on as it ends.
-
-    Expected tokens of a cycle over its cost (Leviathan et al. 2023, theorem 3.8, with measured
-    costs and a chance for each position).
-    """
-    best = (0, 1.0)
-    expected, survival = 1.0, 1.0
-    for k in range(1, len(verify)):
-        survival *= acceptance[min(k, len(acceptance)) - 1]
-        expected += survival
-        speedup = expected * verify[0] / (verify[k] + k * step)
-        if speedup > best[1]:
-            best = (k, speedup)
-    return best
 
 
 def measure_speeds(

@@ -13,6 +13,10 @@ number of tokens in ``<architecture>.vocab_size``, and these keys:
   lowest first, and its bytes.
 
 An EAGLE-3 head is llama.cpp's architecture ``eagle3``.
+
+Either may say how good it is: ``edgespec.alpha_greedy`` and ``edgespec.alpha_sampled``, float32,
+the acceptance of the first, second, third ... proposal of a block if all before it were accepted,
+on text that it was not trained on, at temperature 0 and 1.
 """
 
 from __future__ import annotations
@@ -28,7 +32,14 @@ from gguf import GGMLQuantizationType
 from edgespec.registry.bounded_reader import MalformedError
 from edgespec.registry.metadata import Metadata
 
-__all__ = ["EagleHead", "ReducedVocabulary", "read_eagle", "read_reduced"]
+__all__ = [
+    "EagleHead",
+    "HeldOut",
+    "ReducedVocabulary",
+    "read_eagle",
+    "read_held_out",
+    "read_reduced",
+]
 
 _EAGLE = "eagle3"
 _TABLE = "edgespec.draft_to_target"
@@ -37,6 +48,7 @@ _MAX_VOCABULARY = 1 << 22
 _MAX_WIDTH = 1 << 20
 _MAX_LAYERS = 512
 _FEATURE_LAYERS = 3
+_MAX_POSITIONS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +89,23 @@ class EagleHead:
     target_ids: npt.NDArray[np.int64] | None
     borrows_embedding: bool
     borrows_output: bool
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Acceptance by position on held-out text, as a draft's file states it."""
+
+    greedy: tuple[float, ...]
+    sampled: tuple[float, ...]
+
+
+def read_held_out(data: Metadata) -> HeldOut | None:
+    """What a file says of its own acceptance.
+
+    Raises MalformedError where it is no list of shares.
+    """
+    found = [_shares(data, f"edgespec.alpha_{name}") for name in ("greedy", "sampled")]
+    return HeldOut(*found) if all(found) else None
 
 
 def read_reduced(data: Metadata, arch: str) -> ReducedVocabulary | None:
@@ -180,3 +209,13 @@ def _check_shape(by_name: dict[str, Any], name: str, shape: tuple[int, ...]) -> 
         raise MalformedError(
             f"{name} is {' x '.join(map(str, found))}, and should be {' x '.join(map(str, shape))}"
         )
+
+
+def _shares(data: Metadata, key: str) -> tuple[float, ...]:
+    values = data.numbers(key)
+    if values is None:
+        return ()
+    shares = tuple(float(value) for value in values[:_MAX_POSITIONS])
+    if not all(0.0 <= share <= 1.0 for share in shares):
+        raise MalformedError(f"{key} has entries that are no shares")
+    return shares

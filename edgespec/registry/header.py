@@ -20,7 +20,14 @@ from gguf import GGMLQuantizationType, LlamaFileType, TokenType
 
 from edgespec.errors import ModelFileError
 from edgespec.registry.bounded_reader import BoundedReader, MalformedError, split_strings
-from edgespec.registry.dedicated import EagleHead, ReducedVocabulary, read_eagle, read_reduced
+from edgespec.registry.dedicated import (
+    EagleHead,
+    HeldOut,
+    ReducedVocabulary,
+    read_eagle,
+    read_held_out,
+    read_reduced,
+)
 from edgespec.registry.metadata import Metadata
 from edgespec.registry.opening import damaged, open_gguf
 
@@ -48,6 +55,7 @@ class GGUFHeader:
     ``head_count_kv`` has an entry for each layer, 0 where the layer has no attention;
     ``tensor_bytes`` and ``parameter_count`` cover all parts of a split model. ``reduced`` and
     ``eagle`` are for files that are a draft for one target; the former has no token texts.
+    ``held_out`` is what a draft's file says of its own acceptance.
     """
 
     path: Path
@@ -74,6 +82,7 @@ class GGUFHeader:
     chat_template: str | None
     reduced: ReducedVocabulary | None = field(repr=False)
     eagle: EagleHead | None = field(repr=False)
+    held_out: HeldOut | None = field(repr=False)
     _token_block: bytes = field(repr=False)
     _token_types: npt.NDArray[Any] | None = field(repr=False, compare=False)
 
@@ -157,6 +166,7 @@ def _header(path: Path, data: Metadata, readers: Sequence[BoundedReader]) -> GGU
         chat_template=data.text("tokenizer.chat_template"),
         reduced=reduced,
         eagle=eagle,
+        held_out=read_held_out(data),
         _token_block=block,
         _token_types=kinds,
     )

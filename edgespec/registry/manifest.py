@@ -23,6 +23,7 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 __all__ = [
+    "BundledSource",
     "HttpsSource",
     "HuggingFaceSource",
     "Manifest",
@@ -30,10 +31,12 @@ __all__ = [
     "Source",
     "WheelSource",
     "load_manifest",
+    "models_folder",
     "parse_manifest",
 ]
 
 _T = TypeVar("_T")
+_MANIFEST = "manifest.toml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -70,7 +73,14 @@ class WheelSource:
     kind: str = "wheel"
 
 
-Source = HuggingFaceSource | HttpsSource | WheelSource
+@dataclass(frozen=True)
+class BundledSource:
+    """The file came with this installation, beside the manifest."""
+
+    kind: str = "bundled"
+
+
+Source = HuggingFaceSource | HttpsSource | WheelSource | BundledSource
 
 
 @dataclass(frozen=True)
@@ -119,11 +129,19 @@ def load_manifest() -> Manifest:
 
     Raises RegistryError when it is missing or malformed.
     """
+    path = models_folder() / _MANIFEST
+    return parse_manifest(_read(path), str(path))
+
+
+def models_folder() -> Path:
+    """Where the manifest lies, and the files that come with it.
+
+    Raises RegistryError when it is missing.
+    """
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "models", package.parent / "models"):
-        path = folder / "manifest.toml"
-        if path.is_file():
-            return parse_manifest(_read(path), str(path))
+        if (folder / _MANIFEST).is_file():
+            return folder
     raise RegistryError("models/manifest.toml is missing: install edgespec again")
 
 
@@ -192,8 +210,12 @@ def _source(table: _Table) -> Source:
             version=table.text("version", _matches(_VERSION)),
             member=table.text("member", _is_inner_path),
         )
+    elif kind == "bundled":
+        source = BundledSource()
     else:
-        raise RegistryError(f"{table.where}: unknown kind {kind!r} (huggingface, https or wheel)")
+        raise RegistryError(
+            f"{table.where}: unknown kind {kind!r} (huggingface, https, wheel or bundled)"
+        )
     table.done()
     return source
 

@@ -88,7 +88,7 @@ def _cached_or_pulled(
 ) -> Path:
     if cache.holds(wanted.file, wanted.sha256):
         return cache.path(wanted.file)
-    if offline:
+    if offline and not wanted.bundled:
         raise RegistryError(
             f"{wanted.name} is not downloaded: run `edgespec models pull {wanted.name}` first"
         )

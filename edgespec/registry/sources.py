@@ -14,11 +14,13 @@ from edgespec.registry.fetch_https import fetch_url
 from edgespec.registry.fetch_huggingface import fetch_huggingface
 from edgespec.registry.fetch_wheel import fetch_wheel
 from edgespec.registry.manifest import (
+    BundledSource,
     HttpsSource,
     HuggingFaceSource,
     ManifestEntry,
     Source,
     WheelSource,
+    models_folder,
 )
 from edgespec.registry.progress import Progress, silent
 
@@ -36,6 +38,11 @@ class Wanted:
     sources: tuple[Source, ...]
     size: int | None = None
     sha256: str | None = None
+
+    @property
+    def bundled(self) -> bool:
+        """Whether it can be had without a network."""
+        return any(isinstance(source, BundledSource) for source in self.sources)
 
     @classmethod
     def of(cls, entry: ManifestEntry) -> Wanted:
@@ -83,7 +90,7 @@ def _pull_from_any(wanted: Wanted, cache: ModelCache, progress: Progress) -> Pat
 def _fetch_verified(source: Source, wanted: Wanted, cache: ModelCache, progress: Progress) -> str:
     """Fetch from one source into the partial file; returns its checksum once that is right."""
     partial = cache.partial(wanted.file)
-    published = _fetch(source, partial, wanted.size, progress)
+    published = _fetch(source, wanted, partial, progress)
     try:
         actual = _checked(partial, wanted.size, wanted.sha256 or published)
     except ChecksumError:
@@ -105,17 +112,26 @@ def _checked(partial: Path, size: int | None, sha256: str | None) -> str:
     return actual
 
 
-def _fetch(source: Source, partial: Path, size: int | None, progress: Progress) -> str | None:
+def _fetch(source: Source, wanted: Wanted, partial: Path, progress: Progress) -> str | None:
+    size = wanted.size
     if isinstance(source, HuggingFaceSource):
         return fetch_huggingface(source, partial, size=size, progress=progress)
     if isinstance(source, HttpsSource):
         fetch_url(source.url, partial, size=size, progress=progress)
+    elif isinstance(source, BundledSource):
+        _copy(models_folder() / wanted.file, partial)
     elif isinstance(source, WheelSource):
         # What comes out of an archive has to be bounded by something.
         if size is None:
             raise DownloadError("a wheel needs a published size")
         fetch_wheel(source, partial, size=size, progress=progress)
     return None
+
+
+def _copy(file: Path, partial: Path) -> None:
+    if not file.is_file():
+        raise DownloadError(f"{file.name} did not come with this installation")
+    shutil.copyfile(file, partial)
 
 
 def _require_space(wanted: Wanted, cache: ModelCache) -> None:

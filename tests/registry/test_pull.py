@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from edgespec.errors import ChecksumError, DownloadError, RegistryError
-from edgespec.registry.manifest import HttpsSource, WheelSource
+from edgespec.registry import sources as sources_module
+from edgespec.registry.manifest import BundledSource, HttpsSource, WheelSource
 from edgespec.registry.sources import Wanted, pull
 
 DATA = os.urandom(2_000_000)
@@ -61,6 +62,19 @@ def test_next_source_after_a_failure(url, server, cache, nobody, caplog):
     pull(wanted(nobody, server.url + "/none", url), cache)
     assert cache.holds("m.gguf", SHA)
     assert caplog.text.count("https failed") == 2
+
+
+def test_a_file_that_came_with_the_installation(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources_module, "models_folder", lambda: tmp_path)
+    bundled = Wanted("m", "m.gguf", (BundledSource(),), SIZE, SHA)
+    with pytest.raises(DownloadError, match=r"m\.gguf did not come with this installation"):
+        pull(bundled, cache)
+    (tmp_path / "m.gguf").write_bytes(DATA[:-1] + b"x")
+    with pytest.raises(ChecksumError, match="not the published"):
+        pull(bundled, cache)
+    (tmp_path / "m.gguf").write_bytes(DATA)
+    assert pull(bundled, cache).read_bytes() == DATA
+    assert cache.record("m.gguf").source == "bundled"
 
 
 def test_all_sources_fail_in_one_line(server, cache, nobody, monkeypatch):
