@@ -1,0 +1,97 @@
+"""What one side did with one task, cycle by cycle: what is predicted, and what is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+__all__ = ["Answer", "Cycle", "Turn"]
+
+
+class Cycle(NamedTuple):
+    """As `edgespec.tuning.controller.Spent`, and who proposed.
+
+    Attributes:
+        depth: tokens in the target's cache before it.
+        evaluated: tokens that the target evaluated.
+        proposed: how many of them were proposals.
+        emitted: tokens.
+        draft_s, verify_s: seconds.
+        drafted: whether a draft model made a proposal.
+    """
+
+    depth: int
+    evaluated: int
+    proposed: int
+    emitted: int
+    draft_s: float
+    verify_s: float
+    drafted: bool = False
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The answer to one message.
+
+    Attributes:
+        reused: tokens of the prompt that the cache held already.
+        tokens: of the answer, an end token included. What a block emitted behind that one is
+            dropped and does not count.
+        seconds: from the prompt being read to the last piece of text.
+        cycles: in their order.
+    """
+
+    reused: int
+    tokens: int
+    seconds: float
+    cycles: tuple[Cycle, ...]
+
+    def kept(self) -> Iterator[tuple[Cycle, int]]:
+        """Every cycle with the tokens of it that the answer has."""
+        left = self.tokens
+        for cycle in self.cycles:
+            count = min(cycle.emitted, left)
+            left -= count
+            yield cycle, count
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All turns of a task.
+
+    Attributes:
+        digest: of the tokens, to compare texts by.
+    """
+
+    turns: tuple[Turn, ...]
+    digest: str = ""
+
+    @property
+    def tokens(self) -> int:
+        """Of all answers."""
+        return sum(turn.tokens for turn in self.turns)
+
+    @property
+    def seconds(self) -> float:
+        """Of decoding."""
+        return sum(turn.seconds for turn in self.turns)
+
+    @property
+    def cycles(self) -> list[Cycle]:
+        """Of all turns."""
+        return [cycle for turn in self.turns for cycle in turn.cycles]
+
+    def as_json(self) -> dict[str, Any]:
+        """Cycles as lists of their fields, in the order of `Cycle`."""
+        turns = [{**vars(turn), "cycles": [list(c) for c in turn.cycles]} for turn in self.turns]
+        return {"digest": self.digest, "turns": turns}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Answer:
+        """From `as_json`."""
+        return cls(tuple(_turn(**turn) for turn in data["turns"]), data["digest"])
+
+
+def _turn(reused: int, tokens: int, seconds: float, cycles: Sequence[Sequence[Any]]) -> Turn:
+    return Turn(reused, tokens, seconds, tuple(Cycle(*cycle) for cycle in cycles))

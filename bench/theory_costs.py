@@ -1,0 +1,158 @@
+"""What evaluations and drafting cost, measured before the runs that are predicted from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from theory_answers import Turn
+
+from edgespec.drafters import (
+    ComposedDrafter,
+    ContextDrafter,
+    Drafter,
+    NgramDrafter,
+    fixed_allowance,
+)
+from edgespec.tuning.cost import measure_cost
+from edgespec.tuning.costs import CostTable, make_cost_table, predicted_cost
+from edgespec.tuning.measure import measuring_text
+
+if TYPE_CHECKING:
+    from edgespec import Engine
+    from edgespec.backend import Context
+
+__all__ = ["Costs", "Drafting", "Known", "measure_drafting", "measure_evaluations"]
+
+DEPTHS = (32, 128, 256, 512, 1024, 2048)
+_LOOKUPS = 64
+
+
+@dataclass(frozen=True)
+class Costs:
+    """v(n) of one way to open the target.
+
+    Attributes:
+        depths: tokens in the cache, ascending.
+        sizes: the n, 1, 2, 3 ...
+        seconds: for each depth, of an evaluation of each size like the one before it.
+    """
+
+    depths: list[int]
+    sizes: list[int]
+    seconds: list[list[float]]
+
+    @cached_property
+    def _table(self) -> CostTable:
+        free = [0.0] * len(self.sizes)
+        return make_cost_table(self.depths, self.sizes, self.seconds, free, self.sizes[-1])
+
+    def evaluation_s(self, n: int, depth: float) -> float:
+        """Seconds of n tokens behind `depth`, between and beyond measured depths on a line."""
+        return float(predicted_cost(self._table, float(depth), n))
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """What proposals cost, in seconds; 0 where there is no such drafter.
+
+    Attributes:
+        lookup_s: of prompt lookup, a cycle.
+        indexing_s: of prompt lookup, for each token of a prompt.
+        step_s: of a draft model, a token.
+        reading_s: of a draft model, for each token that it has not seen.
+    """
+
+    lookup_s: float = 0.0
+    indexing_s: float = 0.0
+    step_s: float = 0.0
+    reading_s: float = 0.0
+
+    def of_cycles(self, turns: Sequence[Turn]) -> Iterator[float]:
+        """Seconds of drafting, for every cycle of these turns in their order."""
+        cached = 0  # by the draft model
+        for turn in turns:
+            cached = min(cached, turn.reused)
+            for index, cycle in enumerate(turn.cycles):
+                seconds = self.lookup_s
+                if index == 0:  # its index is built anew for every prompt
+                    seconds += self.indexing_s * (cycle.depth + 1)
+                if cycle.drafted:
+                    reading_s = self.reading_s * (cycle.depth - cached)
+                    seconds += max(self.step_s, reading_s) + (cycle.proposed - 1) * self.step_s
+                    cached = cycle.depth + min(cycle.proposed, cycle.emitted)
+                yield seconds
+
+    def as_json(self) -> dict[str, float]:
+        """All of it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a prediction is made from.
+
+    Attributes:
+        plain, speculative: costs of the target as each side opens it.
+        drafting: of the speculative side.
+    """
+
+    plain: Costs
+    speculative: Costs
+    drafting: Drafting
+
+
+def measure_evaluations(context: Context, largest: int, repetitions: int = 5) -> Costs:
+    """Measure 1 to `largest` tokens behind all of `DEPTHS` that fit; the content is lost."""
+    room = context.capacity - largest
+    depths = [depth for depth in DEPTHS if depth <= room] or [max(1, room)]
+    sizes = list(range(1, largest + 1))
+    seconds = []
+    for depth in depths:
+        took = measure_cost(context, depth, sizes, repetitions)
+        seconds.append([took[n] for n in sizes])
+    return Costs(depths, sizes, seconds)
+
+
+def measure_drafting(engine: Engine, k: int) -> Drafting:
+    """Of an engine that was just opened: its draft was measured then.
+
+    Args:
+        k: the most proposals of a cycle.
+    """
+    drafter: Drafter = engine.drafter
+    model = drafter.model if isinstance(drafter, ComposedDrafter) else drafter
+    lookup_s = indexing_s = step_s = reading_s = 0.0
+    if isinstance(model, ContextDrafter):
+        step_s, reading_s = model.pace.step_s, model.pace.reading_s
+    if isinstance(drafter, (NgramDrafter, ComposedDrafter)):
+        lookup_s, indexing_s = _measure_lookup(measuring_text(engine.target, 4 * _LOOKUPS), k)
+    return Drafting(lookup_s, indexing_s, step_s, reading_s)
+
+
+def _measure_lookup(text: np.ndarray, k: int) -> tuple[float, float]:
+    """Seconds of a look-up, and of indexing a token."""
+    drafter, allowance = NgramDrafter(len(text)), fixed_allowance(k)
+    history = np.concatenate([text, np.zeros(k, text.dtype)])
+    drafter.propose(history, 1, allowance)  # compiles, or loads what was compiled
+    known = len(text) - _LOOKUPS
+    started = perf_counter()
+    drafter.commit(history, known)
+    indexing_s = (perf_counter() - started) / known
+    took = []
+    for length in range(known, len(text)):
+        started = perf_counter()
+        drafter.propose(history, length, allowance)
+        took.append(perf_counter() - started)
+        history[: len(text)] = text  # in place of the proposals
+        drafter.commit(history, length + 1)
+    return median(took), indexing_s

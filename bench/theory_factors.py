@@ -1,0 +1,147 @@
+"""Why a measured speedup is not the predicted one: factors whose product is the quotient.
+
+A side's seconds are a sum of parts, and so is what was predicted for them. Each part gets its
+share of the logarithm of their quotient by the logarithmic mean, (measured - predicted) / L with
+L = (x - y) / log(x / y) of the sums x and y (Ang 2004, "Decomposition analysis for policymaking in
+energy"): shares add up exactly, and no order of the parts is preferred.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from theory_answers import Answer
+from theory_costs import Known
+from theory_predictions import plain_s
+
+__all__ = ["FACTORS", "Decomposition", "Part", "decompose"]
+
+FACTORS = ("plain", "text", "same", "changed", "first", "drafting", "overhead")
+"""Names of the factors; `Decomposition` says what they are."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Seconds for each token of the answer: as measured, and as predicted."""
+
+    measured: float = 0.0
+    predicted: float = 0.0
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured / predicted; None without a prediction."""
+        return self.measured / self.predicted if self.predicted > 0 else None
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Measured speedup / prediction by cycles, taken apart.
+
+    Attributes:
+        both: by how much the machine was slower on both sides alike than when the table was
+            measured. It cancels in a speedup, and is taken out of the factors.
+        factors: by name. Above 1 the speedup is greater than predicted, because
+            "plain": steps of plain decoding are slower than the table;
+            "text": both texts differ, and plain decoding had other depths;
+            "same": evaluations of as many tokens as the one before are faster than the table;
+            "changed": so are those of another number, for which llama.cpp plans its graph anew;
+            "first": so are the first ones behind a prompt;
+            "drafting": proposing is faster than measured;
+            "overhead": the rest, which is predicted to be nothing (sampling, text, Python), takes
+            more of plain decoding than of speculative.
+        parts: by factor, the seconds a token that it comes from; "overhead" is the speculative
+            side's, "plain overhead" the plain side's.
+    """
+
+    both: float
+    factors: dict[str, float]
+    parts: dict[str, Part]
+
+    @property
+    def product(self) -> float:
+        """Of the factors."""
+        return math.prod(self.factors.values())
+
+    def as_json(self) -> dict[str, object]:
+        """All of it."""
+        return asdict(self)
+
+
+def decompose(plain: Answer, speculative: Answer, known: Known) -> Decomposition:
+    """Explain one round: the plain answer and the speculative one that belongs to it."""
+    parts = {**_plain_parts(plain, known), **_speculative_parts(speculative, known)}
+    table_s = plain_s(speculative, known) / speculative.tokens
+    both = _common(parts)
+    ours = {name: parts[name] for name in ("same", "changed", "first", "drafting", "overhead")}
+    theirs = {name: parts[name] for name in ("plain", "plain overhead")}
+    gained, lost = _shares(theirs, both), _shares(ours, both)
+    logs = {
+        "plain": gained["plain"],
+        "text": math.log(parts["plain"].predicted / table_s),
+        **{name: -share for name, share in lost.items()},
+    }
+    logs["overhead"] += gained["plain overhead"]
+    return Decomposition(both, {name: math.exp(logs[name]) for name in FACTORS}, parts)
+
+
+def _plain_parts(answer: Answer, known: Known) -> dict[str, Part]:
+    verify_s = sum(cycle.verify_s for cycle in answer.cycles)
+    table_s = sum(known.plain.evaluation_s(c.evaluated, c.depth) for c in answer.cycles)
+    rest_s = answer.seconds - verify_s  # drafting nothing included
+    return {
+        "plain": Part(verify_s / answer.tokens, table_s / answer.tokens),
+        "plain overhead": Part(rest_s / answer.tokens),
+    }
+
+
+def _speculative_parts(answer: Answer, known: Known) -> dict[str, Part]:
+    measured = dict.fromkeys(("same", "changed", "first"), 0.0)
+    predicted = dict(measured)
+    for kind, n, depth, seconds in _evaluations(answer):
+        measured[kind] += seconds
+        predicted[kind] += known.speculative.evaluation_s(n, depth)
+    parts = {
+        kind: Part(measured[kind] / answer.tokens, predicted[kind] / answer.tokens)
+        for kind in measured
+    }
+    draft_s = sum(cycle.draft_s for cycle in answer.cycles)
+    drafting_s = sum(known.drafting.of_cycles(answer.turns))
+    parts["drafting"] = Part(draft_s / answer.tokens, drafting_s / answer.tokens)
+    rest_s = answer.seconds - draft_s - sum(measured.values())
+    parts["overhead"] = Part(rest_s / answer.tokens)
+    return parts
+
+
+def _evaluations(answer: Answer) -> Iterator[tuple[str, int, int, float]]:
+    """Kind, tokens, depth and seconds of every evaluation."""
+    for turn in answer.turns:
+        last = None
+        for cycle in turn.cycles:
+            kind = "first" if last is None else "same" if cycle.evaluated == last else "changed"
+            yield kind, cycle.evaluated, cycle.depth, cycle.verify_s
+            last = cycle.evaluated
+
+
+def _common(parts: dict[str, Part]) -> float:
+    """What both sides' steady evaluations are off by alike: the smaller of the two."""
+    plain, same = parts["plain"].ratio, parts["same"].ratio
+    if not plain or not same:
+        return 1.0
+    logs = math.log(plain), math.log(same)
+    return math.exp(min(logs, key=abs)) if logs[0] * logs[1] > 0 else 1.0
+
+
+def _shares(parts: dict[str, Part], both: float) -> dict[str, float]:
+    """Of the log of a side's seconds / `both` times those predicted, what each part has."""
+    measured = sum(part.measured for part in parts.values())
+    predicted = both * sum(part.predicted for part in parts.values())
+    scale = _logarithmic_mean(measured, predicted)
+    return {name: (part.measured - both * part.predicted) / scale for name, part in parts.items()}
+
+
+def _logarithmic_mean(x: float, y: float) -> float:
+    """(x - y) / log(x / y), and what it tends to where they are equal."""
+    difference = x - y
+    return difference / math.log1p(difference / y) if difference else y

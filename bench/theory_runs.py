@@ -1,0 +1,189 @@
+"""Running both sides: every task plainly and with every k, one after the other, in random order."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from theory_answers import Answer, Cycle, Turn
+from theory_costs import Costs, Known, measure_drafting, measure_evaluations
+
+from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters, Session
+from edgespec.benchmark.bench import Work
+from edgespec.benchmark.measuring import WatchedPolicy, forget_texts
+from edgespec.benchmark.tasks import Task
+from edgespec.errors import ContextFullError, UsageError
+from edgespec.tuning.controller import Spent
+from edgespec.tuning.exactness import setting_of
+
+__all__ = ["PLAIN", "Variant", "measure_known", "open_variants", "run"]
+
+PLAIN = "plain"
+_DIGITS = 7  # of seconds
+
+Note = Callable[[str], None]
+Rounds = dict[str, list[Answer]]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to decode.
+
+    Attributes:
+        name: `PLAIN`, or k.
+        engine: open, used by nobody else; variants of fixed k share one.
+        k: the most proposals of a cycle.
+    """
+
+    name: str
+    engine: Engine
+    k: int
+
+
+class CycleLog(WatchedPolicy):
+    """Also remembers whether a draft model had a part in the proposals."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.policy)
+        self._drafter = engine.drafter
+        self.drafted: list[bool] = []
+
+    def observe(self, spent: Spent) -> float | None:
+        self.drafted.append(spent.proposed > 0 and self._drafter.name != "ngram")
+        return super().observe(spent)
+
+    def take(self, start: int) -> tuple[Cycle, ...]:
+        """Cycles from this one on."""
+        pairs = zip(self.cycles[start:], self.drafted[start:], strict=True)
+        return tuple(
+            Cycle(
+                *spent._replace(
+                    draft_s=round(spent.draft_s, _DIGITS), verify_s=round(spent.verify_s, _DIGITS)
+                ),
+                drafted,
+            )
+            for (spent, _), drafted in pairs
+        )
+
+
+def open_variants(
+    model: str | None, options: EngineOptions, ks: Sequence[int | None], stack: ExitStack
+) -> list[Variant]:
+    """Plain decoding and every k, None for costs deciding; the stack closes the engines.
+
+    A k beyond what keeps texts exact here is cut to that.
+
+    Raises:
+        UsageError: no block at all would be exact.
+    """
+    plain = stack.enter_context(Engine(model, replace(options, draft="none")))
+    variants = [Variant(PLAIN, plain, 0)]
+    fixed = sorted({k for k in ks if k is not None})
+    if fixed:
+        engine = stack.enter_context(Engine(model, replace(options, k=fixed[-1])))
+        for k in sorted({min(k, _most(engine)) for k in fixed}):
+            variants.append(Variant(str(k), engine, k))
+    if None in ks:
+        engine = stack.enter_context(Engine(model, options))
+        variants.append(Variant("auto", engine, _most(engine)))
+    return variants
+
+
+def _most(engine: Engine) -> int:
+    if engine.decoder.k == 0:
+        reason = engine.notice or engine.exactness.reason
+        raise UsageError(f"nothing can be speculated with {engine.model_name}: {reason}")
+    return engine.decoder.k
+
+
+def measure_known(variants: Sequence[Variant], note: Note) -> dict[str, Known]:
+    """Costs for every speculative variant, by its name; measured once for each way of opening."""
+    largest: dict[str, Variant] = {}
+    for variant in variants:
+        way = _way(variant.engine)
+        if way not in largest or variant.k > largest[way].k:
+            largest[way] = variant
+    drafting = {v.name: measure_drafting(v.engine, v.k) for v in variants[1:]}
+    costs: dict[str, Costs] = {}
+    for way, variant in largest.items():
+        note(f"measuring v(n) up to n = {variant.k + 1}: {way}")
+        costs[way] = measure_evaluations(variant.engine.target, variant.k + 1)
+        forget_texts(variant.engine)
+    plain = costs[_way(variants[0].engine)]
+    return {v.name: Known(plain, costs[_way(v.engine)], drafting[v.name]) for v in variants[1:]}
+
+
+def _way(engine: Engine) -> str:
+    """Contexts of one way to open the target cost the same."""
+    tapped = ", hidden states read" if engine.target.on_evaluated is not None else ""
+    return setting_of(engine.target) + tapped
+
+
+def run(
+    variants: Sequence[Variant], work: Work, note: Note
+) -> Iterator[tuple[Task, int, dict[str, Answer]]]:
+    """Every task of every round, with the answers by variant.
+
+    A task whose first prompt does not fit into the context is left out.
+    """
+    limits = GenerationLimits(max_tokens=work.tokens)
+    for variant in variants:  # what is done first takes longer
+        _answer(variant, Task("warm-up", "", ("Say hello.",)), SamplingParameters(), limits)
+    for round_ in range(work.rounds):
+        sampling = SamplingParameters(temperature=work.temperatures[0], seed=round_)
+        for task in work.tasks:
+            note(f"round {round_ + 1} of {work.rounds}: {task.name}")
+            order = random.sample(list(variants), len(variants))
+            try:
+                yield task, round_, {v.name: _answer(v, task, sampling, limits) for v in order}
+            except ContextFullError as error:
+                note(f"{task.name} is left out: {error}")
+
+
+def _answer(
+    variant: Variant, task: Task, sampling: SamplingParameters, limits: GenerationLimits
+) -> Answer:
+    """A conversation from empty caches on; a later turn that does not fit is left out."""
+    engine = variant.engine
+    forget_texts(engine)
+    engine.decoder.k = variant.k
+    session, digest = Session(engine, None, sampling, limits), hashlib.sha256()
+    turns: list[Turn] = []
+    with _logged(engine) as log:
+        for message in task.turns:
+            try:
+                turns.append(_turn(session, message, log, digest))
+            except ContextFullError:
+                if not turns:
+                    raise
+                break
+    return Answer(tuple(turns), digest.hexdigest()[:16])
+
+
+def _turn(session: Session, message: str, log: CycleLog, digest: Any) -> Turn:
+    before = len(log.cycles)
+    turn = session.send(message)
+    started = perf_counter()
+    for _ in turn:
+        pass
+    took = perf_counter() - started
+    result = turn.result
+    digest.update(np.array(result.tokens, np.int32).tobytes())
+    statistics = result.statistics
+    seconds = round(took - statistics.prefill_s, _DIGITS)
+    return Turn(statistics.reused_tokens, len(result.tokens), seconds, log.take(before))
+
+
+@contextmanager
+def _logged(engine: Engine) -> Iterator[CycleLog]:
+    engine.decoder.policy = log = CycleLog(engine)
+    try:
+        yield log
+    finally:
+        engine.decoder.policy = engine.policy
