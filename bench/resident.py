@@ -1,0 +1,94 @@
+"""What one process has resident, step by step, as a model is opened and its context filled.
+
+    python bench/resident.py MODEL --ctx 2048 [--threads 2] [--flash-attention]
+
+Prints a line of JSON: for each step, in order, the bytes that are resident after it and how many
+of them are pages of files. Every step is taken in a process that has done nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+
+if TYPE_CHECKING:
+    from edgespec.backend import Context
+
+Step = tuple[str, int, int]
+
+_process = psutil.Process()
+
+
+def now(step: str) -> Step:
+    """The name of what was done last, resident bytes, bytes of those that are a file's."""
+    memory = _process.memory_info()
+    return step, memory.rss, getattr(memory, "shared", 0)
+
+
+def steps(arguments: argparse.Namespace) -> Iterator[Step]:
+    yield now("interpreter and NumPy")
+    import numba
+
+    assert numba.__version__
+    yield now("Numba")
+    from edgespec.backend import Context, ContextOptions, Model
+    from edgespec.backend.native import initialize
+
+    initialize()
+    yield now("llama.cpp")
+    from edgespec.runtime.options import EngineOptions
+    from edgespec.runtime.warmup import warm_up
+
+    warm_up()
+    yield now("kernels")
+    with Model(arguments.model) as model:
+        yield now("weights")
+        options = ContextOptions(
+            length=arguments.ctx,
+            threads=arguments.threads,
+            flash_attention=arguments.flash_attention,
+            outputs=EngineOptions().most + 1,
+        )
+        with Context(model, options) as context:
+            yield now("KV cache")
+            yield from used(context)
+
+
+def used(context: Context) -> Iterator[Step]:
+    """The context is filled to its last token, and indexed by prompt lookup."""
+    from edgespec.drafters import NgramDrafter
+    from edgespec.runtime.decoder import Decoder
+    from edgespec.tuning.measure import measuring_text
+
+    rows = context.options.outputs
+    text = measuring_text(context, context.capacity)[: context.capacity]
+    context.prefill(text[:-rows])
+    context.evaluate(text[-rows:], rows)
+    assert context.native_length() == context.capacity
+    yield now("compute")
+    drafter = NgramDrafter(context.capacity)
+    decoder = Decoder(context, drafter, rows - 1)
+    decoder.history[: len(text)] = text
+    drafter.commit(decoder.history, len(text))
+    yield now("drafter and decoder")
+    state = context.save_state()
+    assert len(state) and isinstance(state, np.ndarray)
+    yield now("a kept cache")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--ctx", type=int, required=True)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--flash-attention", action="store_true")
+    print(json.dumps(list(steps(parser.parse_args()))))
+
+
+if __name__ == "__main__":
+    main()
