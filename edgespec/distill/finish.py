@@ -19,7 +19,7 @@ from edgespec.distill.store import Corpus
 from edgespec.distill.train import Acceptance, Trainer, measure_acceptance
 from edgespec.distill.vocabulary import DraftVocabulary
 from edgespec.registry.header import GGUFHeader
-from edgespec.tuning.worth import best_block
+from edgespec.tuning.outlook import best_outlook, continued, outlooks
 
 __all__ = ["Trained", "finish"]
 
@@ -107,8 +107,8 @@ def _provenance(trained: Trained, acceptance: Acceptance) -> Provenance:
 def _format(costs: Costs, number: int, path: Path, acceptance: Acceptance) -> dict[str, Any]:
     predicted = {}
     for name, alpha in (("greedy", acceptance.greedy), ("sampled", acceptance.sampled)):
-        k, speedup = best_block(alpha, costs.verify, costs.step[number])
-        predicted[name] = {"k": k, "speedup": speedup}
+        best = best_outlook(outlooks(continued(alpha, len(costs.v) - 1), costs.v, costs.c(number)))
+        predicted[name] = {"k": best.k, "speedup": best.speedup}
     return {
         "format": FORMATS[number],
         "bytes": path.stat().st_size,
@@ -145,7 +145,7 @@ def _record(
         "kept": best["format"],
         "formats": formats,
         "target_step_s": costs.verify[0],
-        "v": [seconds / costs.verify[0] for seconds in costs.verify],
+        "v": costs.v,
         "measured": [speed.as_json() for speed in speeds],
         "curve": trained.trainer.curve,
     }

@@ -35,6 +35,11 @@ class Costs:
     verify: list[float]
     step: list[float]
 
+    @property
+    def v(self) -> list[float]:
+        """v(1), v(2), v(3) ..."""
+        return [seconds / self.verify[0] for seconds in self.verify]
+
     def c(self, file: int) -> float:
         """Cost of a step of one of the files, in the target's."""
         return self.step[file] / self.verify[0]

@@ -36,8 +36,8 @@ from edgespec.tuning.exactness import (
     measure_setting,
 )
 from edgespec.tuning.measure import GLANCE, QUICK, Effort, SettingFigures
+from edgespec.tuning.outlook import expected_speedup
 from edgespec.tuning.profile import Profile
-from edgespec.tuning.worth import expected_speedup
 
 __all__ = [
     "LoadProgress",

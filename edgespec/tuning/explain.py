@@ -1,16 +1,12 @@
 """What is to be expected of speculation here, from what is stored: nothing is measured.
 
-A cycle of k proposals, accepted with probabilities a1, a2 ... one after the other, emits
-E = 1 + a1 + a1 a2 + ... tokens and costs v(k + 1) + k c, in single-token evaluations: the quotient
-is the speedup (Leviathan et al. 2023). The v are measured, the a are what drafts were found to be
-right about, and both are of this machine and its user.
+Costs were measured, probabilities of acceptance are what drafts were found to be right about, and
+both are of this machine and its user.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any, NamedTuple
 
 from edgespec.drafters.calibration import POSITIONS, expected, read_calibration
@@ -18,6 +14,7 @@ from edgespec.drafters.ngram import NgramDrafter
 from edgespec.tuning.achieved import Achieved
 from edgespec.tuning.costs import predicted_cost
 from edgespec.tuning.measure import SettingFigures
+from edgespec.tuning.outlook import Outlook, best_outlook, continued, outlooks
 from edgespec.tuning.profile import Profile
 
 __all__ = [
@@ -26,26 +23,11 @@ __all__ = [
     "DraftModel",
     "Explanation",
     "Match",
-    "Outlook",
     "explain",
-    "outlooks",
 ]
 
 LONGEST_MATCH = 16
 """Longer matches count as this long for prompt lookup."""
-
-
-class Outlook(NamedTuple):
-    """A cycle of k proposals: expected tokens, and cost in single-token evaluations."""
-
-    k: int
-    tokens: float
-    cost: float
-
-    @property
-    def speedup(self) -> float:
-        """Over plain decoding."""
-        return self.tokens / self.cost
 
 
 class Match(NamedTuple):
@@ -90,7 +72,7 @@ class DraftModel:
     @property
     def best(self) -> Outlook:
         """The most profitable."""
-        return _best(self.outlooks)
+        return best_outlook(self.outlooks)
 
 
 @dataclass(frozen=True)
@@ -170,34 +152,13 @@ def explain(
         depth=depth,
         token_s=seconds[0],
         v=v,
-        ceiling=_best(outlooks([1.0] * most, v, 0.0)),
+        ceiling=best_outlook(outlooks([1.0] * most, v, 0.0)),
         matches=_matches(profile.ngram, v, most),
         draft=_draft_model(draft, v, seconds[0], most) if draft else None,
         achieved=achieved,
         planned=_planned(achieved, v),
         needed=_needed(v, most),
     )
-
-
-def outlooks(alpha: Sequence[float], v: Sequence[float], c: float) -> list[Outlook]:
-    """For k = 0 up to as many as there are probabilities of acceptance.
-
-    Args:
-        alpha: of each position if all before it are accepted.
-        v: v(1), v(2), ... at least one more.
-        c: cost of a draft step.
-    """
-    found = [Outlook(0, 1.0, v[0])]
-    survival, tokens = 1.0, 1.0
-    for k, rate in enumerate(alpha, 1):
-        survival *= rate
-        tokens += survival
-        found.append(Outlook(k, tokens, v[k] + k * c))
-    return found
-
-
-def _best(found: Sequence[Outlook]) -> Outlook:
-    return max(found, key=lambda outlook: outlook.speedup)
 
 
 def _matches(experience: dict[str, Any], v: list[float], most: int) -> list[Match]:
@@ -211,7 +172,7 @@ def _matches(experience: dict[str, Any], v: list[float], most: int) -> list[Matc
         if length and count > 0:
             # A match that was right once more is one token longer.
             rates = [drafter.credibility(length + i) for i in range(most)]
-            best = _best(outlooks(rates, v, 0.0))
+            best = best_outlook(outlooks(rates, v, 0.0))
             found.append(Match(length, float(count), rates[0] if rates else 0.0, best))
     return found
 
@@ -224,7 +185,7 @@ def _draft_model(
         return None
     calibration = read_calibration(known.get("calibration"))
     alpha = [float(expected(calibration, i)) for i in range(POSITIONS)]
-    rates = (alpha + list(repeat(alpha[-1], most)))[:most]
+    rates = continued(alpha, most)
     c = step_s / token_s
     flat = [1 + (cost - 1) / 2 for cost in v]
     return DraftModel(
@@ -234,9 +195,9 @@ def _draft_model(
         reading_s=reading_s,
         c=c,
         outlooks=outlooks(rates, v, c),
-        cheaper=_best(outlooks(rates, v, 0.0)).speedup,
-        better=_best(outlooks([1.0] * most, v, c)).speedup,
-        flatter=_best(outlooks(rates, flat, c)).speedup,
+        cheaper=best_outlook(outlooks(rates, v, 0.0)).speedup,
+        better=best_outlook(outlooks([1.0] * most, v, c)).speedup,
+        flatter=best_outlook(outlooks(rates, flat, c)).speedup,
     )
 
 
@@ -251,7 +212,7 @@ def _planned(achieved: Achieved, v: list[float]) -> float:
 def _needed(v: list[float], most: int) -> float | None:
     for percent in range(1, 100):
         rates = [percent / 100] * most
-        if _best(outlooks(rates, v, EXAMPLE_C)).speedup >= _WORTH:
+        if best_outlook(outlooks(rates, v, EXAMPLE_C)).speedup >= _WORTH:
             return percent / 100
     return None
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from edgespec.drafters.calibration import make_calibration, write_calibration
-from edgespec.speculation.theory import best_k, expected_tokens
 from edgespec.tuning.achieved import Achieved
-from edgespec.tuning.explain import explain, outlooks
+from edgespec.tuning.explain import explain
 from edgespec.tuning.measure import SettingFigures
+from edgespec.tuning.outlook import outlooks
 from edgespec.tuning.profile import BestSetting, Profile
 from edgespec.tuning.tables import explanation_lines
 
@@ -49,19 +48,6 @@ def text(found: Any, drafter: str = "d") -> str:
     lines = list(explanation_lines(found, drafter))
     assert max(map(len, lines)) <= 80
     return " ".join(" ".join(lines).split())
-
-
-@pytest.mark.parametrize("alpha", ["1/10", "1/2", "7/10", "19/20"])
-@pytest.mark.parametrize("c", ["0", "1/10", "1/2"])
-def test_outlooks_are_the_theory(alpha: str, c: str) -> None:
-    rate, step = Fraction(alpha), Fraction(c)
-    costs = [Fraction(v).limit_denominator(100) for v in V]
-    found = outlooks([float(rate)] * 8, V, float(step))
-    for k, outlook in enumerate(found):
-        assert outlook.tokens == pytest.approx(float(expected_tokens(rate, k)))
-        assert outlook.cost == pytest.approx(float(costs[k] + k * step))
-    best = best_k(rate, step, lambda n: costs[n - 1] if n <= 9 else None, 8)
-    assert max(found, key=lambda each: each.speedup).k == best.k
 
 
 def test_costs_are_those_of_a_typical_answers_middle() -> None:
