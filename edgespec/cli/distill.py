@@ -38,6 +38,12 @@ _EVERY_S = 15.0
 @click.option("--hours", default=2.0, show_default=True, help="For everything, over all runs.")
 @click.option("--vocabulary", default=8192, show_default=True, help="Tokens of the draft.")
 @click.option(
+    "--from",
+    "start",
+    metavar="DRAFT",
+    help="Go on from this draft, with its vocabulary: a file that distill wrote, or a name.",
+)
+@click.option(
     "--work", metavar="DIR", help="Text and checkpoints; without it FILE.work beside the draft."
 )
 @click.option("--threads", default=0, help="Without it one for each physical core.")
@@ -49,6 +55,7 @@ def distill(
     data: tuple[str, ...],
     hours: float,
     vocabulary: int,
+    start: str | None,
     work: str | None,
     threads: int,
     only_plan: bool,
@@ -80,6 +87,7 @@ def distill(
         tuple(Path(name) for name in data),
         hours,
         vocabulary,
+        None if start is None else resolve(start).path,
         Path(work) if work else path.with_name(f"{path.name}.work"),
         threads or default_threads(),
     )

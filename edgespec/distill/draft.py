@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from edgespec.distill.batches import Batch
 from edgespec.distill.teacher import Judgement
 
-__all__ = ["POSITIONS", "Draft", "Losses", "low_rank", "scattered"]
+__all__ = ["POSITIONS", "Draft", "Losses", "low_rank", "precision", "scattered"]
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -72,6 +72,11 @@ class Draft(nn.Module, ABC):
     @abstractmethod
     def take(self, tensors: dict[str, Float32Array]) -> None:
         """The reverse of `tensors`, tables left out."""
+
+
+def precision(bfloat16: bool) -> torch.autocast:
+    """In which matrices are multiplied within; weights and sums stay float32."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=bfloat16)
 
 
 def low_rank(

@@ -93,6 +93,18 @@ class _Step(NamedTuple):
     judged: Tensor
 
 
+class _Goal(NamedTuple):
+    """What the target says at n places, as the loss needs it.
+
+    Cross-entropy with p is logsumexp(logits) less the logits expected under p; and as logits are
+    linear in the normed state, their expectation is that of the output rows, (n, width), times it:
+    no product over all tokens at every step.
+    """
+
+    output: Tensor
+    entropy: Tensor
+
+
 class Eagle(Draft):
     """An EAGLE-3 head with the target's embeddings and, frozen, its output rows.
 
@@ -141,7 +153,7 @@ class Eagle(Draft):
     def steps(self, entries: _Entries, count: int) -> Iterator[_Step]:
         """States of the entries as the first, second, third ... proposal of a block."""
         self.attention.begin(entries.positions, entries.same)
-        states = self.fuse(entries.features * self.scale)
+        states = self.fuse(entries.features * self.scale).float()
         valid = entries.whole
         for number in range(count):
             if number > 0:
@@ -157,30 +169,41 @@ class Eagle(Draft):
 
     def logits(self, states: Tensor) -> Tensor:
         """(..., width) -> (..., draft tokens)."""
-        return self.norm(states) @ self.output.T
+        return self._tokens(self.norm(states))
+
+    def _tokens(self, normed: Tensor) -> Tensor:
+        return (normed @ self.output.T).float()
 
     def losses(self, batch: Batch) -> Losses:
         """Cross-entropy with the target's distribution, and the distance of the states."""
         entries = self._entries(batch)
+        wanted = entries.hidden / self._final
         with torch.no_grad():
-            wanted = entries.hidden / self._final
-            log_p = self._teacher.log_p(entries.hidden[entries.judged])
-            p = log_p.exp()
-            entropy = -(p * log_p).sum(-1)
+            goal = self._goal(entries.hidden[entries.judged])
         place = torch.full(entries.judged.shape, -1)
-        place[entries.judged] = torch.arange(len(p))
+        place[entries.judged] = torch.arange(len(goal.entropy))
         total, weight, kl = torch.zeros(()), 1.0, 0.0
         for number, (states, judged) in enumerate(self.steps(entries, _STEPS)):
             chosen = judged if number == 0 else judged & _thinned(judged.shape, number)
             rows = place[chosen]
-            across = -(p[rows] * self.logits(states[chosen]).log_softmax(-1)).sum(-1)
-            normed = functional.rms_norm(states[judged], states.shape[-1:])
-            distance = functional.smooth_l1_loss(normed, wanted[judged])
+            normed = self.norm(states[chosen])
+            expected = (normed * goal.output[rows]).sum(-1)
+            across = self._tokens(normed).logsumexp(-1) - expected
+            even = functional.rms_norm(states[judged], states.shape[-1:])
+            distance = functional.smooth_l1_loss(even, wanted[judged])
             total = total + weight * (across.mean() + _STATE_WEIGHT * distance)
             if number == 0:
-                kl = float((across.detach() - entropy[rows]).mean())
+                kl = float((across.detach() - goal.entropy[rows]).mean())
             weight *= _LATER
         return Losses(total, kl)
+
+    def _goal(self, hidden: Tensor) -> _Goal:
+        """From the target's states (n, width)."""
+        with torch.autocast("cpu", enabled=False):
+            log_p = self._teacher.log_p(hidden)
+            p = log_p.exp()
+            entropy = -torch.linalg.vecdot(p, log_p)
+        return _Goal((p @ self.output).float(), entropy)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def judge(self, batch: Batch) -> list[Judgement]:

@@ -15,6 +15,7 @@ from gguf.quants import dequantize, quantize
 
 from edgespec.distill.draft import Draft
 from edgespec.distill.layers import EPSILON
+from edgespec.errors import UsageError
 
 __all__ = ["FORMATS", "Provenance", "read_draft", "write_draft"]
 
@@ -84,14 +85,23 @@ def write_draft(draft: Draft, path: Path, file_format: str, provenance: Provenan
 
 
 def read_draft(draft: Draft, path: Path) -> None:
-    """Take the weights of a file into a network of the same shape."""
-    draft.take(
-        {
-            tensor.name: np.array(dequantize(tensor.data, tensor.tensor_type), np.float32)
-            for tensor in GGUFReader(path).tensors
-            if tensor.tensor_type != GGMLQuantizationType.I64
-        }
-    )
+    """Take the weights of a file into a network of the same shape.
+
+    Raises:
+        UsageError: the file has another shape.
+    """
+    found = {
+        tensor.name: np.array(dequantize(tensor.data, tensor.tensor_type), np.float32)
+        for tensor in GGUFReader(path).tensors
+        if tensor.tensor_type != GGMLQuantizationType.I64
+    }
+    for name, ours in draft.tensors().items():
+        if ours.dtype == np.float32 and (name not in found or found[name].shape != ours.shape):
+            raise UsageError(
+                f"{path.name} is not shaped like the {draft.kind} drafts that are made here "
+                f"({name}): start without it"
+            )
+    draft.take(found)
 
 
 def _add_provenance(writer: GGUFWriter, kind: str, provenance: Provenance) -> None:

@@ -43,5 +43,5 @@ def _make_eagle(teacher: Teacher, header: GGUFHeader, weights: TargetWeights) ->
 
 KINDS = {
     "tiny": Kind(lambda header: (), _make_tiny, 2e-3, 1),
-    "eagle3": Kind(feature_layers, _make_eagle, 1e-3, 0),
+    "eagle3": Kind(feature_layers, _make_eagle, 2e-3, 0),
 }

@@ -15,12 +15,14 @@ import torch
 from edgespec.backend import Model, ParallelContext
 from edgespec.distill.batches import Batch, Batches
 from edgespec.distill.corpus import measure_writing, write_corpus
+from edgespec.distill.export import read_draft
 from edgespec.distill.finish import Trained, finish
 from edgespec.distill.kinds import KINDS, Kind
 from edgespec.distill.plan import (
     BATCH_LENGTH,
     BATCH_ROWS,
     Plan,
+    Rates,
     make_plan,
     measure_training,
     require_disk,
@@ -29,17 +31,23 @@ from edgespec.distill.prompts import FilePrompts, Prompts, SelfPrompts
 from edgespec.distill.store import Conversation, Corpus, CorpusFacts
 from edgespec.distill.teacher import Teacher
 from edgespec.distill.train import Schedule, State, Trainer
-from edgespec.distill.vocabulary import DraftVocabulary, choose_vocabulary
+from edgespec.distill.vocabulary import (
+    DraftVocabulary,
+    choose_vocabulary,
+    known_vocabulary,
+    tokens_of,
+)
 from edgespec.distill.weights import TargetWeights
 from edgespec.errors import EdgespecError, InsufficientMemoryError
 from edgespec.registry.cache import sha256_of
 from edgespec.registry.header import GGUFHeader, read_header
+from edgespec.runtime.drafting import pair
 from edgespec.runtime.memory import available_memory, estimate
 from edgespec.templates import ChatTemplate
 
 __all__ = ["Report", "Request", "make_draft"]
 
-_SEQUENCES = 24
+_SEQUENCES = 48
 _LENGTH = 512  # tokens of a conversation
 _ANSWER = 320
 _EVALUATED, _PROVED = 4, 32  # held-out batches, while training and at the end
@@ -57,6 +65,7 @@ class Request:
         data: prompts of the user's; none for the target's own.
         hours: for everything, over all runs.
         vocabulary: tokens of the draft.
+        start: a draft of this kind to go on from, with its vocabulary; None for a new one.
         work: folder for text and checkpoints.
         threads: for everything.
     """
@@ -67,6 +76,7 @@ class Request:
     data: tuple[Path, ...]
     hours: float
     vocabulary: int
+    start: Path | None
     work: Path
     threads: int
 
@@ -89,7 +99,8 @@ def make_draft(request: Request, report: Report, *, only_plan: bool = False) -> 
 
     Raises:
         KeyboardInterrupt: interrupted; the same request goes on where it was.
-        UsageError: the target, the data or the work folder will not do.
+        UsageError: the target, the data, the draft to start from or the work folder will not do.
+        PairingError: that draft is another target's.
         InsufficientMemoryError, EdgespecError: too little memory, or room on the disk.
     """
     torch.set_num_threads(request.threads)
@@ -114,6 +125,9 @@ class _Run:
         self._sha256 = sha256_of(request.target)
         self._folder = request.work / f"{request.kind}-{request.vocabulary}"
         self._needed: set[int] = set()
+        self._start = None if request.start is None else read_header(request.start)
+        if self._start is not None:
+            pair(self._header, self._start)
         self._corpus: Corpus
 
     # -- text -------------------------------------------------------------------------------
@@ -171,7 +185,7 @@ class _Run:
                 "its output matrix: no draft can be trained for it"
             )
 
-    def _rates(self, context: ParallelContext, prompts: Prompts) -> tuple[float, float]:
+    def _rates(self, context: ParallelContext, prompts: Prompts) -> Rates:
         self._report.now("measuring this machine")
         writing = measure_writing(context, prompts, _ANSWER)
         size = min(self._request.vocabulary, self._header.vocabulary_size)
@@ -181,7 +195,7 @@ class _Run:
         draft = self._kind.make(Teacher(self._weights, stand_in), self._header, self._weights)
         width = self._header.embedding_length
         tokens = self._header.vocabulary_size
-        return writing, measure_training(draft, width, len(self._layers), tokens)
+        return Rates(writing, *measure_training(draft, width, len(self._layers), tokens))
 
     def _announce(self, plan: Plan, missing: int, disk: int) -> None:
         left = missing / plan.writing_rate
@@ -233,6 +247,8 @@ class _Run:
         draft = self._kind.make(Teacher(self._weights, vocabulary), self._header, self._weights)
         embeddings = self._weights.embeddings(vocabulary.target_ids)
         draft.begin(embeddings, self._sample(training, "hidden"), self._sample(training, "layers"))
+        if request.start is not None:
+            read_draft(draft, request.start)
         trainer = Trainer(
             draft,
             Batches(self._corpus, training, BATCH_ROWS, BATCH_LENGTH),
@@ -240,6 +256,7 @@ class _Run:
             Schedule(plan.steps, self._kind.rate),
             self._folder,
             self._show_training,
+            bfloat16=plan.bfloat16,
         )
         trainer.run()
         return Trained(
@@ -256,19 +273,23 @@ class _Run:
                 "steps": plan.steps,
                 "tokens_a_step": BATCH_ROWS * BATCH_LENGTH,
                 "rate": self._kind.rate,
-                "vocabulary": request.vocabulary,
+                "bfloat16": plan.bfloat16,
+                "vocabulary": len(vocabulary.target_ids),
+                "started_from": None if request.start is None else sha256_of(request.start),
             },
         )
 
     def _vocabulary(self) -> DraftVocabulary:
         """Chosen once for a work folder: weights belong to its order."""
         size = self._header.vocabulary_size
-        wanted = self._request.vocabulary - self._kind.own_tokens
-        chosen = choose_vocabulary(self._corpus, wanted, size, sorted(self._needed))
         path = self._folder / "vocabulary.npy"
         if path.exists():
-            ids = np.load(path)
-            return DraftVocabulary(ids, size, chosen.coverage)
+            return known_vocabulary(self._corpus, np.load(path), size)
+        if self._start is not None:
+            chosen = known_vocabulary(self._corpus, tokens_of(self._start), size)
+        else:
+            wanted = self._request.vocabulary - self._kind.own_tokens
+            chosen = choose_vocabulary(self._corpus, wanted, size, sorted(self._needed))
         np.save(path, chosen.target_ids)
         return chosen
 

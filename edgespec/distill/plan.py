@@ -8,15 +8,23 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from edgespec.distill.batches import Batch
-from edgespec.distill.draft import Draft
+from edgespec.distill.draft import Draft, precision
 from edgespec.errors import EdgespecError, UsageError
 
-__all__ = ["BATCH_LENGTH", "BATCH_ROWS", "Plan", "make_plan", "measure_training", "require_disk"]
+__all__ = [
+    "BATCH_LENGTH",
+    "BATCH_ROWS",
+    "Plan",
+    "Rates",
+    "make_plan",
+    "measure_training",
+    "require_disk",
+]
 
 BATCH_ROWS, BATCH_LENGTH = 4, 256
 """Of a training step."""
@@ -25,7 +33,17 @@ _REPETITIONS = 8.0
 _SHARES = (0.3, 0.8)
 _SPARE = 0.92  # vocabulary, export and proof take the rest
 _LEAST_STEPS = 20
+_TRIES = 3
+_WORTH = 1.1  # where it is hardly faster, the full precision stays
 _SPARE_DISK = 1 << 30
+
+
+class Rates(NamedTuple):
+    """Tokens by the second of writing and of training, and whether the latter is in bfloat16."""
+
+    writing: float
+    training: float
+    bfloat16: bool
 
 
 @dataclass(frozen=True)
@@ -37,6 +55,7 @@ class Plan:
         writing_rate, training_rate: tokens by the second on this machine, as measured at first.
         tokens: of answers to write.
         steps: of training.
+        bfloat16: whether matrices are multiplied in that type, which few processors are faster at.
     """
 
     hours: float
@@ -44,6 +63,7 @@ class Plan:
     training_rate: float
     tokens: int
     steps: int
+    bfloat16: bool = False
 
     @property
     def writing_s(self) -> float:
@@ -56,7 +76,7 @@ class Plan:
         return self.steps * BATCH_ROWS * BATCH_LENGTH / self.training_rate
 
 
-def make_plan(path: Path, hours: float, measure: Callable[[], tuple[float, float]]) -> Plan:
+def make_plan(path: Path, hours: float, measure: Callable[[], Rates]) -> Plan:
     """The plan in a file; if it is for another number of hours, or not there, a new one.
 
     A longer plan continues what a shorter one began. The text gets as much of the time as it
@@ -73,16 +93,17 @@ def make_plan(path: Path, hours: float, measure: Callable[[], tuple[float, float
     known = _read(path)
     if known is not None and known.hours == hours:
         return known
-    writing, training = (
-        (known.writing_rate, known.training_rate) if known is not None else measure()
+    writing, training, bfloat16 = (
+        Rates(known.writing_rate, known.training_rate, known.bfloat16)
+        if known is not None
+        else measure()
     )
     seconds = hours * 3600 * _SPARE
     share = training / (training + _REPETITIONS * writing)
     share = min(max(share, _SHARES[0]), _SHARES[1])
     steps = (1 - share) * seconds * training / (BATCH_ROWS * BATCH_LENGTH)
-    plan = Plan(
-        hours, writing, training, int(share * seconds * writing), max(_LEAST_STEPS, int(steps))
-    )
+    tokens = int(share * seconds * writing)
+    plan = Plan(hours, writing, training, tokens, max(_LEAST_STEPS, int(steps)), bfloat16)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(asdict(plan), indent=2) + "\n", "utf-8")
@@ -90,8 +111,8 @@ def make_plan(path: Path, hours: float, measure: Callable[[], tuple[float, float
     return plan
 
 
-def measure_training(draft: Draft, width: int, layers: int, tokens: int) -> float:
-    """Tokens that are trained on in a second; the draft's weights stay.
+def measure_training(draft: Draft, width: int, layers: int, tokens: int) -> tuple[float, bool]:
+    """Tokens that are trained on in a second, and whether in bfloat16; the draft's weights stay.
 
     Args:
         width, layers: of the target's states, and how many layers' inputs come with them.
@@ -109,13 +130,18 @@ def measure_training(draft: Draft, width: int, layers: int, tokens: int) -> floa
         np.zeros(shape, np.int64),
         np.zeros(shape, np.float32),
     )
-    times = []
-    for _ in range(3):
-        started = perf_counter()
-        draft.losses(batch).total.backward()
-        times.append(perf_counter() - started)
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(_TRIES):
+        for bfloat16, taken in times.items():
+            started = perf_counter()
+            with precision(bfloat16):
+                losses = draft.losses(batch)
+            losses.total.backward()
+            taken.append(perf_counter() - started)
     draft.zero_grad(set_to_none=True)
-    return BATCH_ROWS * BATCH_LENGTH / float(np.median(times))
+    took = {bfloat16: float(np.median(taken)) for bfloat16, taken in times.items()}
+    bfloat16 = took[True] * _WORTH < took[False]
+    return BATCH_ROWS * BATCH_LENGTH / took[bfloat16], bfloat16
 
 
 def require_disk(folder: Path, tokens: int, width: int, layers: int) -> int:

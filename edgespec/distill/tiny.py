@@ -127,7 +127,7 @@ class Tiny(Draft):
 
     def logits(self, states: Tensor) -> Tensor:
         """(..., width) -> (..., tokens - 1): the last token is never proposed."""
-        return states @ self.output[:-1].T
+        return (states @ self.output[:-1].T).float()
 
     def losses(self, batch: Batch) -> Losses:
         """Cross-entropy with the target's distribution, and the distance of the states."""

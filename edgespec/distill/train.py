@@ -12,7 +12,7 @@ import torch
 
 from edgespec.backend.interrupts import held_interrupts
 from edgespec.distill.batches import Batch, Batches
-from edgespec.distill.draft import POSITIONS, Draft
+from edgespec.distill.draft import POSITIONS, Draft, precision
 from edgespec.distill.teacher import by_position
 
 __all__ = ["Acceptance", "Schedule", "State", "Trainer", "measure_acceptance"]
@@ -79,6 +79,7 @@ class Trainer:
         schedule: how long and how fast.
         folder: for checkpoints.
         show: called after every step.
+        bfloat16: multiply matrices in that type.
         evaluate_every, save_every: seconds.
     """
 
@@ -91,12 +92,13 @@ class Trainer:
         folder: Path,
         show: Callable[[State], None] = lambda state: None,
         *,
+        bfloat16: bool = False,
         evaluate_every: float = 120.0,
         save_every: float = 120.0,
     ) -> None:
         self.draft, self.schedule = draft, schedule
         self._batches, self._held_out = batches, held_out
-        self._folder, self._show = folder, show
+        self._folder, self._show, self._bfloat16 = folder, show, bfloat16
         self._evaluate_every, self._save_every = evaluate_every, save_every
         parameters = [p for p in draft.parameters() if p.requires_grad]
         self._optimizer = torch.optim.AdamW(
@@ -152,7 +154,8 @@ class Trainer:
             group["lr"] = self.schedule.at(self.step)
         batch = self._batches.batch(self.step)
         self._optimizer.zero_grad(set_to_none=True)
-        losses = self.draft.losses(batch)
+        with precision(self._bfloat16):
+            losses = self.draft.losses(batch)
         losses.total.backward()
         torch.nn.utils.clip_grad_norm_(self.draft.parameters(), _LARGEST_GRADIENT)
         self._optimizer.step()

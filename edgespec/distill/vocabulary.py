@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.distill.store import Corpus
+from edgespec.registry.header import GGUFHeader
 
-__all__ = ["DraftVocabulary", "choose_vocabulary"]
+__all__ = ["DraftVocabulary", "choose_vocabulary", "known_vocabulary", "tokens_of"]
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -48,15 +49,35 @@ def choose_vocabulary(
         size: how many, no more than `target_size`.
         needed: special tokens and those of the chat template.
     """
-    counts = np.zeros(target_size, np.int64)
-    held = np.zeros(target_size, np.int64)
-    for conversation in corpus.conversations:
-        answer = corpus.rows("tokens", conversation)[conversation.prompt :]
-        (held if conversation.held_out else counts)[:] += np.bincount(answer, minlength=target_size)
-    rank = counts.astype(np.float64)
+    rank = _counts(corpus, target_size, held_out=False).astype(np.float64)
     rank[list(needed)] = np.inf
     # A stable sort: of equally frequent tokens the lower ids.
     chosen = np.sort(np.argsort(-rank, kind="stable")[: min(size, target_size)])
+    return known_vocabulary(corpus, chosen.astype(np.int32), target_size)
+
+
+def known_vocabulary(corpus: Corpus, target_ids: Int32Array, target_size: int) -> DraftVocabulary:
+    """Tokens that were chosen before, and how well they cover this text."""
+    held = _counts(corpus, target_size, held_out=True)
     total = int(held.sum())
-    coverage = float(held[chosen].sum() / total) if total else 1.0
-    return DraftVocabulary(chosen.astype(np.int32), target_size, coverage)
+    coverage = float(held[target_ids].sum() / total) if total else 1.0
+    return DraftVocabulary(target_ids, target_size, coverage)
+
+
+def tokens_of(draft: GGUFHeader) -> Int32Array:
+    """The target's ids that a draft's file has: int32 (n,)."""
+    if draft.reduced is not None:
+        ids = draft.reduced.target_ids
+        return ids[ids >= 0]
+    if draft.eagle is not None and draft.eagle.target_ids is not None:
+        return draft.eagle.target_ids.astype(np.int32)
+    return np.arange(draft.vocabulary_size, dtype=np.int32)
+
+
+def _counts(corpus: Corpus, size: int, *, held_out: bool) -> npt.NDArray[np.int64]:
+    """How often the answers have each token."""
+    counts = np.zeros(size, np.int64)
+    for conversation in corpus.part(held_out=held_out):
+        answer = corpus.rows("tokens", conversation)[conversation.prompt :]
+        counts += np.bincount(answer, minlength=size)
+    return counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -25,12 +26,13 @@ pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'edge
 PLAN = {"hours": 1.0, "writing_rate": 1000.0, "training_rate": 2000.0, "tokens": 3000, "steps": 30}
 
 
-def planned(work: Path, kind: str, **changes: Any) -> list[str]:
+def planned(work: Path, kind: str, vocabulary: int = 128, **changes: Any) -> list[str]:
     """Arguments of a small run: the plan of a work folder holds for the same hours."""
-    folder = work / f"{kind}-128"
+    folder = work / f"{kind}-{vocabulary}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "plan.json").write_text(json.dumps({**PLAN, **changes}))
-    return ["--kind", kind, "--hours", "1", "--vocabulary", "128", "--work", str(work)]
+    words = ["--kind", kind, "--hours", "1", "--vocabulary", str(vocabulary)]
+    return [*words, "--work", str(work)]
 
 
 def run(*words: str) -> int:
@@ -82,6 +84,22 @@ def test_from_a_target_to_a_draft(
             stream = engine.generate("Some text", sampling, GenerationLimits(max_tokens=40))
             answers.append(stream.result.tokens)
     assert answers[0] == answers[1]
+
+    # A step on, from the file: with its vocabulary, and as good at once.
+    words = planned(work, kind, tokens=tokens, steps=1, vocabulary=64)
+    further = tmp_path / "further.gguf"
+    words += ["--from", str(output), "--threads", "1"]
+    assert run(str(toy_target), "-o", str(further), *words) == 0
+    again = json.loads(further.with_suffix(".json").read_text())
+    assert again["recipe"]["started_from"] == hashlib.sha256(output.read_bytes()).hexdigest()
+    assert again["recipe"]["vocabulary"] == record["recipe"]["vocabulary"]
+    best, found = (max(e["alpha_sampled"][0] for e in r["formats"]) for r in (record, again))
+    assert found > best - 0.05
+    other = "tiny" if kind == "eagle3" else "eagle3"
+    if other == "tiny" or capabilities().eagle:
+        words = planned(tmp_path / "other", other, tokens=500, steps=1)
+        assert run(str(toy_target), "-o", str(further), "--from", str(output), *words) == 2
+        assert f"not shaped like the {other} drafts" in capsys.readouterr().err
 
 
 def test_an_interruption(toy_target: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ torch = pytest.importorskip(
 
 from edgespec.backend import Context, ContextOptions, HeadContext, Model, capabilities
 from edgespec.distill.batches import Batch, Batches
+from edgespec.distill.draft import precision
 from edgespec.distill.eagle import Eagle, EagleShape
 from edgespec.distill.export import Provenance, read_draft, write_draft
 from edgespec.distill.store import Corpus
@@ -126,6 +127,57 @@ def test_two_texts_in_a_row_do_not_meet(head: Eagle, corpus: Corpus) -> None:
         size = int((second.segments[0] >= 0).sum()) - 1
         ours = found[number][ends + number : ends + size]
         torch.testing.assert_close(ours, alone[number][number:size], rtol=1e-3, atol=1e-3)
+
+
+def written_out(head: Eagle, batch: Batch) -> torch.Tensor:
+    """The loss as sums over all tokens of the draft, position by position."""
+    entries, total = head._entries(batch), torch.zeros(())
+    for number, step in enumerate(head.steps(entries, 3)):
+        across, apart = [], []
+        for row, entry in step.judged.nonzero().tolist():
+            state, hidden = step.states[row, entry], entries.hidden[row, entry]
+            even = state / (state.square().mean() + torch.finfo(state.dtype).eps).sqrt()
+            off = (even - hidden / head._final).abs()
+            apart.append(torch.where(off < 1, off.square() / 2, off - 0.5).mean())
+            if number and (entry + number) % 3:
+                continue
+            p = (head.output @ hidden).double().softmax(-1)
+            log_q = head.logits(state).double().log_softmax(-1)
+            across.append(-(p * log_q).sum())
+        total = total + 0.7**number * (torch.stack(across).mean() + 10 * torch.stack(apart).mean())
+    return total
+
+
+def gradients(head: Eagle, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    head.zero_grad(set_to_none=True)
+    loss.backward()
+    return {name: p.grad.clone() for name, p in head.named_parameters()}
+
+
+def test_the_loss_is_the_sum_written_out(head: Eagle, corpus: Corpus) -> None:
+    batch = one_text(corpus, 80)
+    expected = written_out(head, batch)
+    found = head.losses(batch).total
+    assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-4)
+    ours, theirs = gradients(head, found), gradients(head, expected.float())
+    for name, gradient in theirs.items():
+        size = float(gradient.norm())
+        assert size > 0
+        assert float((ours[name] - gradient).norm()) < 1e-3 * size, name
+
+
+def test_bfloat16_gives_about_the_same(head: Eagle, corpus: Corpus) -> None:
+    batch = one_text(corpus, 64)
+    exact = head.losses(batch)
+    with precision(True):
+        rounded = head.losses(batch)
+    assert rounded.total.dtype == torch.float32
+    assert float(rounded.total.detach()) == pytest.approx(float(exact.total.detach()), rel=0.02)
+    assert rounded.kl == pytest.approx(exact.kl, rel=0.05, abs=0.02)
+    wanted, found = gradients(head, exact.total), gradients(head, rounded.total)
+    for name, gradient in wanted.items():
+        likeness = torch.cosine_similarity(gradient.flatten(), found[name].flatten(), dim=0)
+        assert float(likeness) > 0.98, name
 
 
 @pytest.fixture
