@@ -8,9 +8,10 @@ from edgespec.backend.model import Model, ModelOptions
 from edgespec.backend.parallel import ParallelContext
 from edgespec.backend.quantize import quantize
 from edgespec.backend.taps import LayerTaps, RecordedInputs, can_tap
-from edgespec.backend.vocabulary import Vocabulary
+from edgespec.backend.vocabulary import PLAIN, Vocabulary
 
 __all__ = [
+    "PLAIN",
     "Capabilities",
     "Context",
     "ContextOptions",

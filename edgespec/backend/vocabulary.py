@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import secrets
 import threading
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,13 @@ import numpy.typing as npt
 from edgespec.backend.native import lib
 from edgespec.errors import BackendError
 
-__all__ = ["Vocabulary"]
+__all__ = ["PLAIN", "Vocabulary"]
+
+PLAIN = f"\ufdd0{secrets.token_hex(8)}\ufdd0"
+"""Stands in front of and behind a part of a text that is no control token, whatever it spells.
+
+Another one in each process, so that no text from outside can have it.
+"""
 
 _PIECE_BYTES = 64
 _ORDINARY = (
@@ -115,12 +122,25 @@ class Vocabulary:
         Args:
             text: or its UTF-8; lone surrogates are replaced, as they have none.
             add_special: put BOS before it (and EOS after it) where the model wants that.
-            parse_special: read ``<|im_start|>`` and the like as control tokens. False for text
-                that somebody else wrote.
+            parse_special: read ``<|im_start|>`` and the like as control tokens, but for what stands
+                between two `PLAIN`. False for text that somebody else wrote.
 
         Raises:
             BackendError: the tokenizer failed.
         """
+        if not parse_special or isinstance(text, bytes) or PLAIN not in text:
+            return self._tokenize(text, add_special, parse_special)
+        parts = text.split(PLAIN)
+        return np.concatenate(
+            [
+                self._tokenize(part, add_special and number == 0, number % 2 == 0)
+                for number, part in enumerate(parts)
+            ]
+        )
+
+    def _tokenize(
+        self, text: str | bytes, add_special: bool, parse_special: bool
+    ) -> npt.NDArray[np.int32]:
         data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
         # No text has more tokens than bytes, but for the BOS and EOS that are added.
         tokens = np.empty(len(data) + 8, np.int32)

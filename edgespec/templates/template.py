@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from gguf import TokenType
 from jinja2 import TemplateError as JinjaError
 from jinja2 import TemplateSyntaxError
 from jinja2.exceptions import SecurityError
 
+from edgespec.backend import PLAIN
 from edgespec.errors import TemplateError
 from edgespec.templates.environment import Environment, RefusedError
 from edgespec.templates.messages import Message, fold_system, plain, plain_message
@@ -31,6 +33,7 @@ __all__ = ["ChatTemplate"]
 
 _SOURCE_BYTES = 256 * 1024
 _SHOWN = 200
+_CONTROL = frozenset((int(TokenType.CONTROL), int(TokenType.UNKNOWN)))
 _INSTEAD = "give the model plain text (--raw, or /v1/completions)"
 
 
@@ -41,6 +44,8 @@ class ChatTemplate:
         source: Jinja2 text, as in a GGUF's ``tokenizer.chat_template``.
         bos_token: text of the token a conversation starts with, "" if there is none.
         eos_token: text of the token that ends one, "" if there is none.
+        control_texts: of all control tokens. Where they stand in what somebody else than the
+            assistant said, they are set between two `PLAIN`, and no tokenizer reads them as such.
         now: what ``strftime_now`` formats; the local time by default.
 
     Raises:
@@ -53,11 +58,14 @@ class ChatTemplate:
         *,
         bos_token: str,
         eos_token: str,
+        control_texts: Iterable[str] = (),
         now: Callable[[], datetime] | None = None,
     ) -> None:
         if len(source.encode("utf-8", "surrogatepass")) > _SOURCE_BYTES:
             raise _failure(f"is larger than {_SOURCE_BYTES // 1024} KiB")
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        ordered = sorted(filter(None, control_texts), key=len, reverse=True)
+        self._control = re.compile("|".join(map(re.escape, ordered))) if ordered else None
         self._lock = threading.Lock()
         self._environment = Environment(now or datetime.now)
         with _one_line_errors("does not compile"):
@@ -76,6 +84,7 @@ class ChatTemplate:
             header.chat_template,
             bos_token=_token_text(vocabulary, vocabulary.bos),
             eos_token=_token_text(vocabulary, vocabulary.eos),
+            control_texts=_control_texts(header, vocabulary),
         )
 
     def render(
@@ -103,7 +112,7 @@ class ChatTemplate:
             UsageError: a message is not of that form, or an argument is not of JSON's types.
             TemplateError: the template refuses the conversation, fails, or exceeds a limit.
         """
-        conversation = [plain_message(message) for message in messages]
+        conversation = [self._plain(plain_message(message)) for message in messages]
         variables = {
             **plain(extra),
             **self._tokens,
@@ -119,6 +128,12 @@ class ChatTemplate:
                     return self._render(folded, variables)
             raise _failure(f"refuses this conversation ({_shown(error)})") from None
 
+    def _plain(self, message: dict[str, Any]) -> dict[str, Any]:
+        # What the assistant said was made of tokens; some templates look for theirs in it.
+        if self._control and message["role"] != "assistant" and message.get("content"):
+            message["content"] = self._control.sub(_set_apart, message["content"])
+        return message
+
     def _render(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
         with self._lock, _one_line_errors("failed"):
             meter = self._environment.meter = Meter(messages, variables)
@@ -130,6 +145,17 @@ class ChatTemplate:
                 return "".join(chunks)
             finally:
                 self._environment.meter = Meter([], {})  # lets go of the conversation
+
+
+def _control_texts(header: GGUFHeader, vocabulary: Vocabulary) -> set[str]:
+    """Of the tokens that the tokenizer finds in a text only where it is allowed to."""
+    found = set(vocabulary.end_tokens)
+    found.update(i for i, kind in enumerate(header.token_types()) if kind in _CONTROL)
+    return {vocabulary.decode([token], special=True) for token in found}
+
+
+def _set_apart(found: re.Match[str]) -> str:
+    return f"{PLAIN}{found[0]}{PLAIN}"
 
 
 def _token_text(vocabulary: Vocabulary, token: int | None) -> str:
