@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from edgespec.backend.closing import Closing
 from edgespec.errors import InsufficientMemoryError
 from edgespec.registry.manifest import load_manifest
 from edgespec.runtime.engine import Engine
@@ -20,8 +20,8 @@ Open = Callable[[str | None, EngineOptions], Engine]
 _KINDS = ("auto", "none", "ngram")
 
 
-class Engines:
-    """Has one engine open, and closes it at the end of the block.
+class Engines(Closing):
+    """Has one engine open.
 
     Args:
         open: opens one.
@@ -36,15 +36,8 @@ class Engines:
         self._model, self._options = model, options
         self.engine = open(model, options)
 
-    def __enter__(self) -> Engines:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the engine that is open."""
         self.engine.close()
 
     @property

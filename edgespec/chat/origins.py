@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from rich.console import Console
 from rich.text import Text
 
@@ -58,12 +56,7 @@ class OriginPrinter:
     def __enter__(self) -> OriginPrinter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._console.print()
 
     def legend(self) -> None:

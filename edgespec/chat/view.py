@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from types import TracebackType
 from typing import Protocol, TextIO
 
 from rich.console import Console, Group
@@ -36,12 +35,7 @@ class AnswerView(Protocol):
     def __enter__(self) -> AnswerView:
         """Begin."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End, with whole lines."""
 
 
@@ -95,12 +89,7 @@ class LiveView:
         self._live.start(refresh=True)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.update(Text(""))
         self._live.stop()
         for finished in self._body.finish():
@@ -146,12 +135,7 @@ class PlainView:
     def __enter__(self) -> PlainView:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._folding is not None:
             self._write(self._folding.finish())
         self._write("" if self._last.endswith("\n") else "\n")

@@ -136,6 +136,7 @@ def _automatic(
         return ngram
     try:
         plan = _with_draft(target, header, known[0], options, download)
+        _require_memory(plan, options)
     except EdgespecError as error:
         _log.info("%s is left out: %s", known[0], error)
         return ngram
