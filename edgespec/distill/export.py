@@ -15,6 +15,7 @@ from gguf.quants import dequantize, quantize
 
 from edgespec.distill.draft import Draft
 from edgespec.distill.layers import EPSILON
+from edgespec.distill.train import Acceptance
 from edgespec.errors import UsageError
 
 __all__ = ["FORMATS", "Provenance", "read_draft", "write_draft"]
@@ -43,6 +44,7 @@ class Provenance:
         corpus_tokens, tokens_seen: distinct tokens of answers, and all that were trained on.
         coverage: share of held-out answers' tokens that it can propose.
         greedy, sampled: held-out acceptance by position, see `train.Acceptance`.
+        tasks: the same in answers to edgespec's own tasks, if that was measured.
         recipe: everything else that it takes to make it again.
     """
 
@@ -56,6 +58,7 @@ class Provenance:
     greedy: list[float]
     sampled: list[float]
     recipe: dict[str, Any]
+    tasks: Acceptance | None = None
 
 
 def write_draft(draft: Draft, path: Path, file_format: str, provenance: Provenance) -> None:
@@ -115,6 +118,9 @@ def _add_provenance(writer: GGUFWriter, kind: str, provenance: Provenance) -> No
     writer.add_float32("edgespec.coverage", provenance.coverage)
     writer.add_array("edgespec.alpha_greedy", [float(a) for a in provenance.greedy])
     writer.add_array("edgespec.alpha_sampled", [float(a) for a in provenance.sampled])
+    if provenance.tasks is not None:
+        for name, shares in provenance.tasks._asdict().items():
+            writer.add_array(f"edgespec.alpha_tasks_{name}", shares)
     writer.add_string("edgespec.recipe", json.dumps(provenance.recipe, sort_keys=True))
 
 

@@ -14,7 +14,13 @@ import numpy.typing as npt
 
 from edgespec.distill.batches import Batch
 from edgespec.distill.export import FORMATS, Provenance, read_draft, write_draft
-from edgespec.distill.proof import Costs, Speeds, measure_costs, measure_speeds
+from edgespec.distill.proof import (
+    Costs,
+    Speeds,
+    measure_costs,
+    measure_speeds,
+    measure_tasks,
+)
 from edgespec.distill.store import Corpus
 from edgespec.distill.train import Acceptance, Trainer, measure_acceptance
 from edgespec.distill.vocabulary import DraftVocabulary
@@ -59,12 +65,19 @@ def finish(trained: Trained, output: Path, threads: int) -> list[str]:
         for i, (path, acceptance) in enumerate(zip(paths, found, strict=True))
     ]
     best = max(formats, key=_promised)
+    kept = formats.index(best)
+    tasks = measure_tasks(target, paths[kept], threads)
+    provenance = _provenance(trained, found[kept], tasks)
+    write_draft(trained.trainer.draft, paths[kept], FORMATS[kept], provenance)
     output.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(paths[formats.index(best)], output)
+    shutil.copyfile(paths[kept], output)
     speeds = measure_speeds(target, output, _prompts(trained.corpus), threads)
     record = output.with_suffix(".json")
-    record.write_text(json.dumps(_record(trained, costs, formats, best, speeds), indent=1) + "\n")
+    facts = _record(trained, costs, formats, best, tasks, speeds)
+    record.write_text(json.dumps(facts, indent=1) + "\n")
     lines = [f"{_line(entry)}{' (kept)' if entry is best else ''}" for entry in formats]
+    if tasks is not None:
+        lines.append(f"In answers to edgespec's own tasks: {_shares(tasks)}.")
     lines += [
         f"Measured at temperature {speed.temperature:g}: {speed.plain:.1f} tokens/s plain, "
         f"{speed.speculative:.1f} with the draft, {speed.speedup:.2f} times as fast."
@@ -89,7 +102,9 @@ def _write_all(trained: Trained) -> tuple[list[Path], list[Acceptance]]:
     return paths, found
 
 
-def _provenance(trained: Trained, acceptance: Acceptance) -> Provenance:
+def _provenance(
+    trained: Trained, acceptance: Acceptance, tasks: Acceptance | None = None
+) -> Provenance:
     return Provenance(
         target_name=trained.header.name,
         target_sha256=trained.sha256,
@@ -100,6 +115,7 @@ def _provenance(trained: Trained, acceptance: Acceptance) -> Provenance:
         coverage=trained.vocabulary.coverage,
         greedy=acceptance.greedy,
         sampled=acceptance.sampled,
+        tasks=tasks,
         recipe=trained.recipe,
     )
 
@@ -132,6 +148,7 @@ def _record(
     costs: Costs,
     formats: list[dict[str, Any]],
     best: dict[str, Any],
+    tasks: Acceptance | None,
     speeds: Sequence[Speeds],
 ) -> dict[str, Any]:
     return {
@@ -144,6 +161,7 @@ def _record(
         "coverage": trained.vocabulary.coverage,
         "kept": best["format"],
         "formats": formats,
+        "tasks": tasks and tasks._asdict(),
         "target_step_s": costs.verify[0],
         "v": costs.v,
         "measured": [speed.as_json() for speed in speeds],
@@ -157,12 +175,14 @@ def _prompts(corpus: Corpus) -> list[npt.NDArray[np.int32]]:
 
 
 def _line(entry: dict[str, Any]) -> str:
-    greedy, sampled = (
-        " ".join(f"{a:.2f}" for a in entry[f"alpha_{name}"]) for name in ("greedy", "sampled")
-    )
+    held_out = Acceptance(entry["alpha_greedy"], entry["alpha_sampled"])
     foretold = [f"{p['speedup']:.2f} (k {p['k']})" for p in entry["predicted"].values()]
     return (
-        f"{entry['format']}: {entry['bytes'] / 1e6:.1f} MB, held-out acceptance greedy {greedy}, "
-        f"at temperature 1 {sampled}, c {entry['c']:.3f}, predicted speedup "
-        f"{' and '.join(foretold)}"
+        f"{entry['format']}: {entry['bytes'] / 1e6:.1f} MB, held-out {_shares(held_out)}, "
+        f"c {entry['c']:.3f}, predicted speedup {' and '.join(foretold)}"
     )
+
+
+def _shares(acceptance: Acceptance) -> str:
+    greedy, sampled = (" ".join(f"{a:.2f}" for a in shares) for shares in acceptance)
+    return f"acceptance greedy {greedy}, at temperature 1 {sampled}"

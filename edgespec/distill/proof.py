@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,20 @@ import numpy.typing as npt
 
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.backend import Context, ContextOptions, Model
+from edgespec.benchmark.measuring import run_task
+from edgespec.benchmark.tasks import choose_tasks, own_tasks
+from edgespec.distill.train import Acceptance
+from edgespec.errors import ContextFullError
 from edgespec.runtime.drafting import draft_with, pair
 from edgespec.tuning.cost import measure_cost
 
-__all__ = ["Costs", "Speeds", "measure_costs", "measure_speeds"]
+__all__ = ["Costs", "Speeds", "measure_costs", "measure_speeds", "measure_tasks"]
 
 Int32Array = npt.NDArray[np.int32]
 
 _LENGTH, _DEPTH, _SIZES = 512, 256, tuple(range(1, 9))
 _ANSWER = 96
+_BLOCK, _CONTEXT = 4, 1024
 
 
 @dataclass(frozen=True)
@@ -85,12 +91,38 @@ def measure_speeds(
     target: Path, draft: Path, prompts: Sequence[Int32Array], threads: int
 ) -> list[Speeds]:
     """Answers to held-out prompts by both, in turn, at temperatures 0 and 0.8."""
-    options = {"context": 1024, "threads": threads}
+    options = {"context": _CONTEXT, "threads": threads}
     with (
         Engine(target, EngineOptions(draft="none", **options)) as plain,  # type: ignore[arg-type]
         Engine(target, EngineOptions(draft=str(draft), **options)) as fast,  # type: ignore[arg-type]
     ):
         return [_compare(plain, fast, prompts, temperature) for temperature in (0.0, 0.8)]
+
+
+def measure_tasks(target: Path, draft: Path, threads: int) -> Acceptance | None:
+    """Acceptance by position in blocks of four, in answers to some of edgespec's own tasks.
+
+    They are by another hand than the text that the target made up, and so are a user's. None if
+    the target cannot answer any: it has no chat template, or a very short context.
+    """
+    choices = EngineOptions(draft=str(draft), k=_BLOCK, context=_CONTEXT, threads=threads)
+    with Engine(target, choices) as engine:
+        if not engine.header.chat_template:
+            return None
+        found = [_accepted(engine, temperature) for temperature in (0.0, 1.0)]
+    return Acceptance(*found) if all(found) else None
+
+
+def _accepted(engine: Engine, temperature: float) -> list[float]:
+    tried, accepted = np.zeros(_BLOCK), np.zeros(_BLOCK)
+    sampling = SamplingParameters(temperature=temperature, top_k=0, top_p=1.0, min_p=0.0, seed=0)
+    for task in choose_tasks(own_tasks(), limit=1):
+        with suppress(ContextFullError):
+            run = run_task(engine, task, sampling, _ANSWER)
+            tried[: len(run.tried)] += run.tried
+            accepted[: len(run.accepted)] += run.accepted
+    judged = tried > 0
+    return [float(share) for share in accepted[judged] / tried[judged]]
 
 
 def _compare(

@@ -16,7 +16,8 @@ An EAGLE-3 head is llama.cpp's architecture ``eagle3``.
 
 Either may say how good it is: ``edgespec.alpha_greedy`` and ``edgespec.alpha_sampled``, float32,
 the acceptance of the first, second, third ... proposal of a block if all before it were accepted,
-on text that it was not trained on, at temperature 0 and 1.
+on text that it was not trained on, at temperature 0 and 1. ``edgespec.alpha_tasks_greedy`` and
+``edgespec.alpha_tasks_sampled`` say it of answers to prompts by another hand, and go before.
 """
 
 from __future__ import annotations
@@ -104,8 +105,11 @@ def read_held_out(data: Metadata) -> HeldOut | None:
 
     Raises MalformedError where it is no list of shares.
     """
-    found = [_shares(data, f"edgespec.alpha_{name}") for name in ("greedy", "sampled")]
-    return HeldOut(*found) if all(found) else None
+    for kind in ("alpha_tasks", "alpha"):
+        found = [_shares(data, f"edgespec.{kind}_{name}") for name in ("greedy", "sampled")]
+        if all(found):
+            return HeldOut(*found)
+    return None
 
 
 def read_reduced(data: Metadata, arch: str) -> ReducedVocabulary | None:

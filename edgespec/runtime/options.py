@@ -37,6 +37,7 @@ class EngineOptions:
 
     Attributes:
         draft: "auto", "none", "ngram", or a model: a path, a registry name, an hf: reference.
+            "auto" is "ngram", and the registry's draft beside it where it is expected to pay.
         k: proposals of a cycle, 0 to `MAX_BLOCK`; None lets every cycle decide from measured
             costs whether and how much to propose.
         context: tokens the caches hold; 0 is the model's own length, but at most 4096.

@@ -68,6 +68,8 @@ def test_from_a_target_to_a_draft(
     assert {entry["format"] for entry in record["formats"]} == {"Q8_0", "Q4_0"}
     assert all(0 < entry["alpha_sampled"][0] < 1 for entry in record["formats"])
     header = read_header(output)
+    assert record["tasks"]["sampled"] == pytest.approx(header.held_out.sampled)
+    assert 0 < record["tasks"]["sampled"][0] < 1
     assert header.eagle if kind == "eagle3" else header.reduced
 
     # Text for the one kind is good for the other, also what was added for it.

@@ -123,6 +123,15 @@ def test_what_a_draft_says_of_its_acceptance(path):
     assert read_header(reduced(path, change=half)).held_out is None
 
 
+def test_prompts_by_another_hand_go_before(path):
+    def keys(writer):
+        shares(0.5)(writer)
+        for name in ("greedy", "sampled"):
+            writer.add_array(f"edgespec.alpha_tasks_{name}", [0.125])
+
+    assert read_header(reduced(path, change=keys)).held_out.greedy == (0.125,)
+
+
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), float("inf")])
 def test_acceptance_that_makes_no_sense(path, value):
     with pytest.raises(ModelFileError, match=r"alpha_greedy has entries that are no shares"):
