@@ -68,7 +68,7 @@ def head_reader(context: HeadContext) -> Callable[[int], object]:
 
 def _measure_steps(context: Context, read: Callable[[int], object]) -> DraftCost:
     """Times `read`, which appends so many tokens and computes the logits behind the last."""
-    depth = min(MEASURED_DEPTH, context.capacity - _STEPS - 1)
+    depth = max(1, min(MEASURED_DEPTH, context.capacity - _STEPS - 1))
     context.clear()
     read(1)  # plans and buffers of the first call
     context.clear()
@@ -76,7 +76,7 @@ def _measure_steps(context: Context, read: Callable[[int], object]) -> DraftCost
     read(depth)
     reading_s = (perf_counter() - started) / depth
     steps = []
-    for _ in range(_STEPS):
+    for _ in range(max(1, min(_STEPS, context.capacity - depth))):
         started = perf_counter()
         read(1)
         steps.append(perf_counter() - started)

@@ -47,6 +47,7 @@ def header(**changes: Any) -> GGUFHeader:
         "chat_template": None,
         "reduced": None,
         "eagle": None,
+        "held_out": None,
         "_token_block": b"",
         "_token_types": None,
     }
