@@ -50,7 +50,8 @@ def test_missing_path(missing, cache):
 
 
 def test_unknown_name_lists_close_ones(cache):
-    with pytest.raises(UnknownModelError, match=r"did you mean smollm2-135m or smollm2-135m-eagle3\?"):
+    close = r"did you mean smollm2-135m or smollm2-135m-eagle3\?"
+    with pytest.raises(UnknownModelError, match=close):
         resolve("SmolLM-135")
     with pytest.raises(UnknownModelError, match="models list"):
         resolve("gpt\0")
