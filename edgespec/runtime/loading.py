@@ -300,6 +300,8 @@ def open_drafter(
     if plan.drafter in ("model", "ngram"):
         drafter = ngram = NgramDrafter(target.capacity)
         ngram.trust(profile.ngram)
+    if plan.optional and not _pays(plan, exactness, 0.0):  # not even if its steps cost nothing
+        plan = Plan(plan.target, plan.header, "ngram")
     if plan.drafter == "model":
         model = _open_model_drafter(plan, target, options, profile, progress)
         if plan.optional and not _pays(plan, exactness, model.pace.step_s):
