@@ -15,6 +15,7 @@ __all__ = [
     "EdgespecError",
     "GrammarError",
     "InsufficientMemoryError",
+    "MissingExtraError",
     "ModelFileError",
     "ModelLoadError",
     "NumericalError",
@@ -41,6 +42,10 @@ class UsageError(EdgespecError, ValueError):
 
 class UnsupportedError(UsageError, NotImplementedError):
     """Something that another library's interface has and edgespec does not."""
+
+
+class MissingExtraError(EdgespecError):
+    """A package that only some commands need is not installed."""
 
 
 class ModelFileError(EdgespecError):

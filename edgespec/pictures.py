@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.errors import UsageError
+from edgespec.extras import require_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +25,9 @@ def check_picture_path(path: Path) -> None:
 
     Raises:
         UsageError: another format's name, or no such folder.
+        MissingExtraError: nothing is installed that could draw.
     """
+    require_extra("plot", "--png")
     if path.suffix.lower() != ".png":
         raise UsageError(f"{path}: pictures are PNG, give a name that ends in .png")
     if not path.parent.is_dir():

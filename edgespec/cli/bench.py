@@ -15,6 +15,7 @@ import click
 from edgespec.cli.opening import open_engine
 from edgespec.cli.options import engine_options, make_engine_options
 from edgespec.errors import UsageError
+from edgespec.extras import has_extra
 
 if TYPE_CHECKING:
     from edgespec.benchmark.tasks import Task
@@ -171,7 +172,7 @@ def _until_interrupted(measure: Callable[[], None]) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int, str], None]]:
-    if not sys.stderr.isatty():
+    if not (sys.stderr.isatty() and has_extra("chat")):
         yield lambda done, total, name: None
         return
     from rich.console import Console

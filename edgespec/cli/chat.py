@@ -18,6 +18,7 @@ from edgespec.cli.options import (
     sampling_options,
 )
 from edgespec.errors import UsageError
+from edgespec.extras import require_extra
 
 if TYPE_CHECKING:
     from edgespec.chat.parameters import Settings
@@ -51,6 +52,7 @@ def chat(context: click.Context, /, **values: Any) -> None:
     --resume keeps model, draft, context length, sampling and limits of the conversation, --load
     its sampling; options that are given come first.
     """
+    require_extra("chat", "a conversation")
     from edgespec.chat.engines import Engines
     from edgespec.chat.parameters import Settings, changed_settings
     from edgespec.chat.savefile import load_conversation

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgespec.cli.confirm import confirmed
+from edgespec.extras import require_extra
 
 if TYPE_CHECKING:
     from edgespec.chat.store.events import Conversation
@@ -37,6 +38,7 @@ def list_chats(words: tuple[str, ...], most: int | None, as_json: bool) -> None:
 
     With WORDS, only those that have all of them.
     """
+    require_extra("chat", "a list of conversations")
     from edgespec.chat.listing import list_lines
     from edgespec.chat.store.archive import Archive
     from edgespec.chat.store.search import matches
@@ -56,6 +58,7 @@ def list_chats(words: tuple[str, ...], most: int | None, as_json: bool) -> None:
 @click.argument("words", nargs=-1, required=True)
 def search(words: tuple[str, ...]) -> None:
     """Show the messages that have all WORDS."""
+    require_extra("chat", "a list of messages")
     from edgespec.chat.listing import hit_lines, list_lines
     from edgespec.chat.store.archive import Archive
     from edgespec.chat.store.search import hits

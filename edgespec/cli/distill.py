@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from time import perf_counter
@@ -10,7 +9,8 @@ from time import perf_counter
 import click
 
 from edgespec.cli.models import pull_progress
-from edgespec.errors import CancelledError, EdgespecError, UsageError
+from edgespec.errors import CancelledError, UsageError
+from edgespec.extras import require_extra
 
 __all__ = ["distill"]
 
@@ -65,8 +65,7 @@ def distill(
     Nothing is downloaded but TARGET. Ctrl-C stops at any time, and the same command goes on from
     there; with more --hours it goes on with what a shorter run has made.
     """
-    if importlib.util.find_spec("torch") is None:
-        raise EdgespecError("training needs PyTorch: pip install 'edgespec[distill]'")
+    require_extra("distill", "training")
     path = Path(output)
     if path.suffix != ".gguf":
         raise UsageError(f"the draft is to be {output}: give a name that ends in .gguf")

@@ -17,24 +17,25 @@ from edgespec.errors import EdgespecError
 
 __all__ = ["cli", "main"]
 
+# What `--help` shows of each: only the command that is run has its module imported.
 _COMMANDS = {
-    "bench": "edgespec.cli.bench:bench",
-    "chat": "edgespec.cli.chat:chat",
-    "chats": "edgespec.cli.chats:chats",
-    "distill": "edgespec.cli.distill:distill",
-    "doctor": "edgespec.cli.doctor:doctor",
-    "lab": "edgespec.cli.lab:lab",
-    "models": "edgespec.cli.models:models",
-    "run": "edgespec.cli.run:run",
-    "serve": "edgespec.cli.serve:serve",
-    "tune": "edgespec.cli.tune:tune",
-    "verify": "edgespec.cli.verify:verify",
+    "bench": "Measure what speculation brings with MODEL on this machine.",
+    "chat": "Talk with a model.",
+    "chats": "Stored conversations.",
+    "distill": "Train a draft for TARGET on text that TARGET writes itself.",
+    "doctor": "Show what was built, what memory there is, and what to change.",
+    "lab": "Show why speculation keeps p, and when it pays.",
+    "models": "Models: what is known, what is here, and what is in a file.",
+    "run": "Answer one prompt: -p TEXT, -f FILE, or standard input.",
+    "serve": "Serve OpenAI's HTTP interface, and a web page.",
+    "tune": "Find the fastest way to run MODEL on this machine, and keep it.",
+    "verify": "Show that speculation changes nothing.",
 }
 _INTERRUPTED = 130
 
 
 class _LazyGroup(click.Group):
-    """Imports a command's module when it is asked for: `models list` needs no Numba."""
+    """Import a command's module when the command is run: `models list` needs no Numba."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
@@ -42,10 +43,13 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module, _, name = _COMMANDS[cmd_name].partition(":")
-        command = getattr(importlib.import_module(module), name)
+        command = getattr(importlib.import_module(f"edgespec.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(_COMMANDS.items()))
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

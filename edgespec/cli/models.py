@@ -13,6 +13,7 @@ import click
 
 from edgespec.cli.confirm import confirmed
 from edgespec.errors import EdgespecError, RegistryError, UsageError
+from edgespec.extras import has_extra
 
 if TYPE_CHECKING:
     from edgespec.registry.cache import ModelCache
@@ -115,7 +116,7 @@ def pull_progress(name: str) -> Iterator[Progress]:
     In a terminal it is a bar; elsewhere a line when bytes start to come and one when they end.
     Nothing is shown for a model that is already there.
     """
-    if not sys.stderr.isatty():
+    if not (sys.stderr.isatty() and has_extra("chat")):
         yield from _lines(name)
         return
     from rich.console import Console

@@ -20,7 +20,7 @@ from edgespec.cli.options import (
     sampling_options,
 )
 from edgespec.errors import UsageError
-from edgespec.speculation.settings import draw_settings
+from edgespec.extras import require_extra
 
 if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine
@@ -51,10 +51,14 @@ _MOST_BYTES = 16 << 20
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def run(**values: Any) -> int:
     """Answer one prompt: -p TEXT, -f FILE, or standard input."""
+    from edgespec.speculation.settings import draw_settings
+
     if values["raw"] and values["system"]:
         raise UsageError("--raw takes no --system: put it into the prompt")
     if values["show"] and values["as_json"]:
         raise UsageError("--show and --json exclude each other")
+    if values["show"]:
+        require_extra("chat", "--show")
     options = make_engine_options(values)
     sampling = make_sampling(values)
     limits = make_limits(values, overflow="stop")

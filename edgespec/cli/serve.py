@@ -15,6 +15,7 @@ from edgespec.cli.options import (
     make_sampling,
     sampling_options,
 )
+from edgespec.extras import require_extra
 
 __all__ = ["serve"]
 
@@ -55,6 +56,7 @@ def serve(**values: Any) -> int:
 
     Sampling options hold where a request says nothing.
     """
+    require_extra("serve", "the server")
     from edgespec.server.app import Limits, Service, make_app
     from edgespec.server.generating import Defaults
     from edgespec.server.guard import Access

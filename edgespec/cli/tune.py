@@ -14,6 +14,7 @@ import click
 from edgespec.cli.models import pull_progress
 from edgespec.cli.opening import say_compiling
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.extras import has_extra
 from edgespec.runtime.options import EngineOptions, allowed_processors, default_threads
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def _trial_facts(tuning: Tuning, index: int, mix: Mix) -> dict[str, Any]:
 @contextmanager
 def _progress(model: str, seconds: float) -> Iterator[Callable[[str], None]]:
     """What is being measured, and how much of the time has passed, on standard error."""
-    if not sys.stderr.isatty():
+    if not (sys.stderr.isatty() and has_extra("chat")):
         click.echo(f"measuring {model} for about {seconds:.0f} s ...", err=True)
         yield lambda words: None
         return

@@ -21,7 +21,7 @@ from edgespec.cli.main import main
 from edgespec.registry.header import read_header
 from tests.distill.toy import WIDTH
 
-pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'edgespec[distill]'")
+pytest.importorskip("torch", reason='PyTorch is not installed: pip install "edgespec[distill]"')
 
 PLAN = {"hours": 1.0, "writing_rate": 1000.0, "training_rate": 2000.0, "tokens": 3000, "steps": 30}
 
@@ -153,4 +153,4 @@ def test_calls_that_are_wrong(
         importlib.util, "find_spec", lambda name: None if name == "torch" else find(name)
     )
     assert run(target, "-o", output) == 1
-    assert "pip install 'edgespec[distill]'" in capsys.readouterr().err
+    assert 'pip install "edgespec[distill]"' in capsys.readouterr().err

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip(
-    "torch", reason="PyTorch is not installed: pip install 'edgespec[distill]'"
+    "torch", reason='PyTorch is not installed: pip install "edgespec[distill]"'
 )
 
 from edgespec.backend import Context, ContextOptions, HeadContext, Model, capabilities
