@@ -30,6 +30,10 @@ settings.register_profile("explore", max_examples=1000, deadline=None)
 settings.load_profile("repeatable")
 
 
+# The tier of a test that asks for a fixture.
+TIERS = {"default_model": "model", "browser": "browser", "spawn": "terminal", "tmux": "terminal"}
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Compile once, before a command would say on standard error that it does; fetch the model."""
     from edgespec.registry.resolve import resolve
@@ -43,6 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
     warm_up()
     with contextlib.suppress(RegistryError):
         resolve(None)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for fixture in set(TIERS).intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(TIERS[fixture])
 
 
 @pytest.fixture(scope="session")
