@@ -10,9 +10,9 @@ import random
 from time import perf_counter
 
 import numpy as np
-import numpy.typing as npt
 from growth import LINE, Chart, Series, Setup, sizes_up_to
 
+from edgespec._types import Float64Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.errors import UsageError
 from edgespec.tuning.measure import measuring_text
@@ -21,8 +21,6 @@ __all__ = ["measure_context"]
 
 SIZES = (1, 2, 4, 8)
 DEPTHS = (256, 512, 1024, 2048, 4096)
-
-Int32Array = npt.NDArray[np.int32]
 
 
 def measure_context(setup: Setup) -> list[Chart]:
@@ -47,9 +45,7 @@ def measure_context(setup: Setup) -> list[Chart]:
     return _charts(depths, reading_s, seconds)
 
 
-def _deepen(
-    context: Context, depths: list[int], rounds: int
-) -> tuple[list[float], npt.NDArray[np.float64]]:
+def _deepen(context: Context, depths: list[int], rounds: int) -> tuple[list[float], Float64Array]:
     """Seconds of reading up to each depth; and of evaluations, (rounds, depths, sizes)."""
     text = measuring_text(context, context.capacity)
     context.prefill(text[: min(context.options.batch, depths[0])])  # buffers of the first call
@@ -77,9 +73,7 @@ def _evaluation_s(context: Context, text: Int32Array, depth: int, n: int) -> flo
     return took_s
 
 
-def _charts(
-    depths: list[int], reading_s: list[float], seconds: npt.NDArray[np.float64]
-) -> list[Chart]:
+def _charts(depths: list[int], reading_s: list[float], seconds: Float64Array) -> list[Chart]:
     def chart(title: str, *series: Series) -> Chart:
         return Chart(title, "tokens in the cache, d", "d", depths, series)
 

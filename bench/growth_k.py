@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from growth import LINE, Chart, Series, Setup
 
+from edgespec._types import Float64Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.benchmark.workloads import WORKLOADS
 from edgespec.drafters import NgramDrafter
@@ -32,8 +32,6 @@ BLOCKS = tuple(range(1, 9))
 PARTS = ("draft", "verify", "sample", "rest")
 _MOST_TOKENS = 128  # about what there is to copy
 
-Int32Array = npt.NDArray[np.int32]
-
 
 class Copying(NamedTuple):
     """One answer.
@@ -43,7 +41,7 @@ class Copying(NamedTuple):
         tokens, cycles: of the whole answer.
     """
 
-    seconds: npt.NDArray[np.float64]
+    seconds: Float64Array
     tokens: int
     cycles: int
 
@@ -100,7 +98,7 @@ def copy(decoder: Decoder, prompt: Int32Array, most: int) -> Copying:
     return Copying(np.array(rows), statistics.emitted, statistics.cycles)
 
 
-def _spent(statistics: Statistics) -> npt.NDArray[np.float64]:
+def _spent(statistics: Statistics) -> Float64Array:
     """Seconds so far, by `PARTS`."""
     parts = (statistics.draft_s, statistics.verify_s, statistics.sample_s)
     return np.array([*parts, statistics.decode_s - sum(parts)])
@@ -116,7 +114,7 @@ def _prompt(model: Model) -> Int32Array:
     return model.vocabulary.tokenize(text, add_special=True, parse_special=True)
 
 
-def _charts(seconds: npt.NDArray[np.float64], tokens: npt.NDArray[np.float64]) -> list[Chart]:
+def _charts(seconds: Float64Array, tokens: Float64Array) -> list[Chart]:
     sizes = [k + 1 for k in BLOCKS]
 
     def chart(title: str, *series: Series) -> Chart:

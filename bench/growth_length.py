@@ -13,11 +13,11 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from endless import endless
 from growth import LINE, Chart, Series, Setup
 
 from edgespec import Engine, EngineOptions, GenerationLimits
+from edgespec._types import Float64Array
 from edgespec.benchmark.measuring import forget_texts
 from edgespec.benchmark.workloads import WORKLOADS
 
@@ -97,7 +97,7 @@ def _open(setup: Setup, draft: str) -> Engine:
     return Engine(setup.model, options)
 
 
-def _charts(lengths: list[int], figures: dict[str, list[npt.NDArray[np.float64]]]) -> list[Chart]:
+def _charts(lengths: list[int], figures: dict[str, list[Float64Array]]) -> list[Chart]:
     titles = (
         "Seconds of decoding",
         "Microseconds by the token outside llama.cpp, in the decoding loop",

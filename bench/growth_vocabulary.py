@@ -10,10 +10,10 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from growth import LINE, Chart, Series, Setup
 from random_drafts import LAYERS, WIDTH, write_draft
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.drafters.protocol import DETERMINISTIC
 from edgespec.drafters.stepping import draft_token
@@ -33,8 +33,6 @@ _BLOCKS = 8  # that take turns, so that not all of a row is in the processor's c
 _REPETITIONS = 5
 _HEAD, _FALL, _BULK, _DISAGREEMENT = 12.0, 1.3, 1.5, 0.5
 
-Float32Array = npt.NDArray[np.float32]
-Int32Array = npt.NDArray[np.int32]
 
 KERNELS: dict[str, tuple[SamplingParameters, int]] = {
     "greedy": (SamplingParameters(temperature=0.0), 0),

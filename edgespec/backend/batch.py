@@ -6,13 +6,11 @@ import ctypes
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import AnyArray, Int32Array
 from edgespec.backend.native import lib
 
 __all__ = ["Batch"]
-
-Int32Array = npt.NDArray[np.int32]
 
 
 class Batch:
@@ -51,5 +49,5 @@ class Batch:
         return self._native
 
 
-def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:
+def _pointer(array: AnyArray, kind: Any) -> Any:
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))

@@ -10,8 +10,8 @@ import ctypes
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import ByteArray
 from edgespec.backend.native import lib
 from edgespec.errors import BackendError
 
@@ -34,8 +34,8 @@ class Checkpoints:
         self._pointer = pointer
         self._memory = lib.llama_get_memory(pointer)
         self._count = count
-        self._saved: list[tuple[int, npt.NDArray[np.uint8]]] = []  # by length, rising
-        self._free: list[npt.NDArray[np.uint8]] = []
+        self._saved: list[tuple[int, ByteArray]] = []  # by length, rising
+        self._free: list[ByteArray] = []
 
     @property
     def kept(self) -> bool:
@@ -83,6 +83,6 @@ class Checkpoints:
             self._free.append(self._saved.pop()[1])
 
 
-def byte_pointer(buffer: npt.NDArray[np.uint8]) -> Any:
+def byte_pointer(buffer: ByteArray) -> Any:
     """Its memory, as llama.cpp's functions for states take it."""
     return ctypes.cast(buffer.ctypes.data, ctypes.POINTER(ctypes.c_uint8))

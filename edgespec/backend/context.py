@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import ByteArray, Float32Array, Int32Array
 from edgespec.backend.batch import Batch
 from edgespec.backend.cancellation import CancelFlag
 from edgespec.backend.checkpoints import Checkpoints, byte_pointer
@@ -22,8 +22,6 @@ from edgespec.errors import BackendError, CancelledError, ContextFullError, Usag
 
 __all__ = ["Context", "ContextOptions"]
 
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 
 _KV_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "f32": lib.GGML_TYPE_F32}
 _NO_SLOT, _ABORTED = 1, 2
@@ -255,7 +253,7 @@ class Context(Closing):
         """Bytes that `save_state` would take."""
         return int(lib.llama_state_seq_get_size(self.pointer, 0))
 
-    def save_state(self) -> npt.NDArray[np.uint8]:
+    def save_state(self) -> ByteArray:
         """The cache of sequence 0, uint8 (bytes,): for `restore_state` of the same model and build.
 
         Raises:
@@ -267,7 +265,7 @@ class Context(Closing):
             raise BackendError("llama.cpp could not copy its cache")
         return state
 
-    def restore_state(self, state: npt.NDArray[np.uint8]) -> None:
+    def restore_state(self, state: ByteArray) -> None:
         """Replace the cache of sequence 0 by what `save_state` gave.
 
         Raises:

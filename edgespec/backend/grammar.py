@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import BoolArray, Int32Array
 from edgespec.backend.closing import Closing
 from edgespec.backend.native import initialize, lib, recent_errors
 from edgespec.backend.vocabulary import Vocabulary
@@ -23,7 +23,6 @@ from edgespec.errors import GrammarError
 
 __all__ = ["Grammar", "grammar_from_schema", "grammar_of_json"]
 
-Int32Array = npt.NDArray[np.int32]
 
 _MAX_CHARACTERS = 1 << 18
 _MAX_DEPTH = 200
@@ -63,7 +62,7 @@ class Grammar(Closing):
         copy._candidates = self._candidates
         return copy
 
-    def allowed(self, tokens: Int32Array) -> npt.NDArray[np.bool_]:
+    def allowed(self, tokens: Int32Array) -> BoolArray:
         """Which of these tokens may come next: bool (n,)."""
         candidates = self._candidates[: len(tokens)]
         candidates["id"] = tokens
@@ -75,7 +74,7 @@ class Grammar(Closing):
             sorted=False,
         )
         lib.llama_sampler_apply(self._sampler, ctypes.byref(data))
-        may: npt.NDArray[np.bool_] = candidates["logit"] == 0.0
+        may: BoolArray = candidates["logit"] == 0.0
         return may
 
     def allows(self, token: int) -> bool:

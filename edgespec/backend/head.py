@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.backend.capabilities import FINAL_TAP, capabilities
 from edgespec.backend.context import Context, ContextOptions
 from edgespec.backend.model import Model
@@ -16,9 +16,6 @@ from edgespec.backend.native import lib
 from edgespec.errors import BackendError, ContextFullError
 
 __all__ = ["HeadContext"]
-
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 
 
 class HeadContext(Context):

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import AnyArray, Float32Array, Int32Array
 from edgespec.backend.context import Context, ContextOptions
 from edgespec.backend.model import Model
 from edgespec.backend.native import lib
@@ -21,8 +21,6 @@ from edgespec.errors import BackendError, ContextFullError, UsageError
 
 __all__ = ["ParallelContext", "Rows"]
 
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 
 _BATCH = 128
 
@@ -215,5 +213,5 @@ class _RowBatch:
         return self._native
 
 
-def _as(array: npt.NDArray[Any], kind: Any) -> Any:
+def _as(array: AnyArray, kind: Any) -> Any:
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))

@@ -10,8 +10,8 @@ import ctypes
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float32Array
 from edgespec.backend.capabilities import LAYER_TAPS, capabilities
 from edgespec.backend.context import Context
 from edgespec.backend.native import lib
@@ -57,7 +57,7 @@ class LayerTaps:
         self._width = context.model.embedding_length
         self._switch(True)
 
-    def rows(self, layer: int, count: int) -> npt.NDArray[np.float32]:
+    def rows(self, layer: int, count: int) -> Float32Array:
         """Inputs of a layer for the tokens of the last evaluation.
 
         Args:

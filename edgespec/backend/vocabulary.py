@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgespec._types import Int32Array
 from edgespec.backend.native import lib
 from edgespec.errors import BackendError
 
@@ -116,7 +117,7 @@ class Vocabulary:
 
     def tokenize(
         self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
-    ) -> npt.NDArray[np.int32]:
+    ) -> Int32Array:
         """Token ids of a text: int32 (n,).
 
         Args:
@@ -138,9 +139,7 @@ class Vocabulary:
             ]
         )
 
-    def _tokenize(
-        self, text: str | bytes, add_special: bool, parse_special: bool
-    ) -> npt.NDArray[np.int32]:
+    def _tokenize(self, text: str | bytes, add_special: bool, parse_special: bool) -> Int32Array:
         data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
         # No text has more tokens than bytes, but for the BOS and EOS that are added.
         tokens = np.empty(len(data) + 8, np.int32)
@@ -156,7 +155,7 @@ class Vocabulary:
             )
         if count < 0:
             raise BackendError(f"the tokenizer could not split a text of {len(data)} bytes")
-        used: npt.NDArray[np.int32] = tokens[:count].copy()
+        used: Int32Array = tokens[:count].copy()
         return used
 
     def piece(self, token: int, *, special: bool = False) -> bytes:

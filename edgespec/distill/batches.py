@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import BoolArray, Float32Array, Int64Array
 from edgespec.distill.store import Conversation, Corpus
 
 __all__ = ["Batch", "Batches"]
-
-Array = npt.NDArray[np.generic]
 
 
 class Batch(NamedTuple):
@@ -29,14 +27,14 @@ class Batch(NamedTuple):
         normalizer: float32, of its logits.
     """
 
-    tokens: npt.NDArray[np.int64]
-    segments: npt.NDArray[np.int64]
-    positions: npt.NDArray[np.int64]
-    judged: npt.NDArray[np.bool_]
-    hidden: npt.NDArray[np.float32]
-    layers: npt.NDArray[np.float32]
-    top: npt.NDArray[np.int64]
-    normalizer: npt.NDArray[np.float32]
+    tokens: Int64Array
+    segments: Int64Array
+    positions: Int64Array
+    judged: BoolArray
+    hidden: Float32Array
+    layers: Float32Array
+    top: Int64Array
+    normalizer: Float32Array
 
 
 class Batches:

@@ -6,16 +6,15 @@ from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from edgespec._types import AnyArray, Float32Array
 from edgespec.distill.batches import Batch
 from edgespec.distill.teacher import Judgement
 
 __all__ = ["POSITIONS", "Draft", "Losses", "low_rank", "precision", "scattered"]
 
-Float32Array = npt.NDArray[np.float32]
 
 POSITIONS = 4
 """Of a block, that acceptance is measured at."""
@@ -66,7 +65,7 @@ class Draft(nn.Module, ABC):
         """Add the keys of its architecture and its vocabulary to a `gguf.GGUFWriter`."""
 
     @abstractmethod
-    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+    def tensors(self) -> dict[str, AnyArray]:
         """Everything of a GGUF by llama.cpp's names, in NumPy's order of dimensions."""
 
     @abstractmethod

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from edgespec._types import AnyArray, Float32Array, Int64Array
 from edgespec.distill.batches import Batch
 from edgespec.distill.draft import POSITIONS, Draft, Losses, scattered
 from edgespec.distill.layers import FeedForward, Norm, block_tensors
@@ -29,7 +29,6 @@ from edgespec.registry.header import GGUFHeader
 
 __all__ = ["Eagle", "EagleShape", "feature_layers"]
 
-Float32Array = npt.NDArray[np.float32]
 
 _STEPS = 3
 _LATER = 0.7  # weight of each step's loss, relative to the one before
@@ -234,7 +233,7 @@ class Eagle(Draft):
             torch.from_numpy(batch.judged)[:, 1:] & whole,
         )
 
-    def _embeddings(self, tokens: npt.NDArray[np.int64]) -> Tensor:
+    def _embeddings(self, tokens: Int64Array) -> Tensor:
         distinct, inverse = np.unique(tokens, return_inverse=True)
         rows = torch.from_numpy(self._weights.embeddings(distinct.astype(np.int32)))
         return rows[torch.from_numpy(inverse.reshape(tokens.shape))]
@@ -259,7 +258,7 @@ class Eagle(Draft):
                 item = field.types[1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
                 writer.add_key_value(key, field.contents(), field.types[0], item)
 
-    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+    def tensors(self) -> dict[str, AnyArray]:
         """By llama.cpp's names; the features' scale is folded into the fusion."""
         found = {name: p.detach().numpy() for name, p in self._by_name().items()}
         return {

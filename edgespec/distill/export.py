@@ -9,10 +9,10 @@ from typing import Any
 
 import gguf
 import numpy as np
-import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 from gguf.quants import dequantize, quantize
 
+from edgespec._types import AnyArray
 from edgespec.distill.draft import Draft
 from edgespec.distill.layers import EPSILON
 from edgespec.distill.train import Acceptance
@@ -20,7 +20,6 @@ from edgespec.errors import UsageError
 
 __all__ = ["FORMATS", "Provenance", "read_draft", "write_draft"]
 
-Float32Array = npt.NDArray[np.float32]
 
 FORMATS = ("Q8_0", "Q4_0")
 """Which are tried; the better one is kept."""
@@ -125,7 +124,7 @@ def _add_provenance(writer: GGUFWriter, kind: str, provenance: Provenance) -> No
 
 
 def _add_tensor(
-    writer: GGUFWriter, name: str, tensor: npt.NDArray[Any], kind: GGMLQuantizationType
+    writer: GGUFWriter, name: str, tensor: AnyArray, kind: GGMLQuantizationType
 ) -> None:
     if tensor.ndim < 2 or kind == GGMLQuantizationType.F32:
         writer.add_tensor(name, tensor)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Int32Array
 from edgespec.distill.batches import Batch
 from edgespec.distill.export import FORMATS, Provenance, read_draft, write_draft
 from edgespec.distill.proof import (
@@ -169,7 +169,7 @@ def _record(
     }
 
 
-def _prompts(corpus: Corpus) -> list[npt.NDArray[np.int32]]:
+def _prompts(corpus: Corpus) -> list[Int32Array]:
     chosen = corpus.part(held_out=True)[:_PROMPTS]
     return [np.array(corpus.rows("tokens", c)[: c.prompt], np.int32) for c in chosen]
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from edgespec._types import AnyArray, Float32Array
 from edgespec.backend import Model, ParallelContext
 from edgespec.distill.batches import Batch, Batches
 from edgespec.distill.corpus import measure_writing, write_corpus
@@ -293,8 +293,8 @@ class _Run:
         np.save(path, chosen.target_ids)
         return chosen
 
-    def _sample(self, conversations: Sequence[Conversation], name: str) -> npt.NDArray[np.float32]:
-        rows: list[npt.NDArray[Any]] = []
+    def _sample(self, conversations: Sequence[Conversation], name: str) -> Float32Array:
+        rows: list[AnyArray] = []
         for conversation in conversations:
             rows.append(self._corpus.rows(name, conversation)[conversation.prompt - 1 :])
             if sum(len(r) for r in rows) >= _SAMPLE:

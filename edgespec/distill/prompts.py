@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Int32Array
 from edgespec.backend import Vocabulary
 from edgespec.distill.store import Corpus
 from edgespec.errors import UsageError
@@ -17,7 +17,6 @@ from edgespec.templates import ChatTemplate
 
 __all__ = ["FilePrompts", "Prompts", "SelfPrompts", "held_out"]
 
-Int32Array = npt.NDArray[np.int32]
 
 _MARK = "QUESTION-GOES-HERE"
 _SHORTEST = 8  # characters

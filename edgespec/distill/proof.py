@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
+from edgespec._types import Int32Array
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.benchmark.measuring import run_task
 from edgespec.benchmark.tasks import choose_tasks, own_tasks
@@ -22,7 +22,6 @@ from edgespec.tuning.cost import measure_cost
 
 __all__ = ["Costs", "Speeds", "measure_costs", "measure_speeds", "measure_tasks"]
 
-Int32Array = npt.NDArray[np.int32]
 
 _LENGTH, _DEPTH, _SIZES = 512, 256, tuple(range(1, 9))
 _ANSWER = 96

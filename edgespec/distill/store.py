@@ -19,11 +19,10 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import AnyArray
 from edgespec.errors import EdgespecError, UsageError
 
 __all__ = ["Conversation", "Corpus", "CorpusFacts", "Written"]
@@ -31,8 +30,6 @@ __all__ = ["Conversation", "Corpus", "CorpusFacts", "Written"]
 _ARRAYS = ("tokens", "hidden", "layers", "top", "normalizer", "index")
 _FACTS = "corpus.json"
 _LARGEST_FLOAT16 = 65504.0
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -66,11 +63,11 @@ class Written:
     number: int
     held_out: bool
     prompt: int
-    tokens: Array
-    hidden: Array
-    layers: Array
-    top: Array
-    normalizer: Array
+    tokens: AnyArray
+    hidden: AnyArray
+    layers: AnyArray
+    top: AnyArray
+    normalizer: AnyArray
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ class Corpus:
         self.folder = folder
         self.facts = _agree(folder, facts)
         self.conversations: list[Conversation] = []
-        self._arrays: list[dict[str, Array]] = []
+        self._arrays: list[dict[str, AnyArray]] = []
         for leftover in folder.glob("*.partial"):
             shutil.rmtree(leftover)
         for path in sorted(folder.glob("shard-*")):
@@ -127,7 +124,7 @@ class Corpus:
         chosen = [c for c in self.conversations if c.held_out == held_out]
         return sorted(chosen, key=lambda c: c.number)
 
-    def rows(self, name: str, conversation: Conversation) -> Array:
+    def rows(self, name: str, conversation: Conversation) -> AnyArray:
         """Some array's rows of a conversation: a view of the file."""
         return self._arrays[conversation.shard][name][conversation.start : conversation.stop]
 
@@ -163,7 +160,7 @@ class Corpus:
         self._arrays.append(arrays)
 
 
-def _joined(written: Sequence[Written]) -> dict[str, Array]:
+def _joined(written: Sequence[Written]) -> dict[str, AnyArray]:
     ends = np.cumsum([len(w.tokens) for w in written]).tolist()
     index = [
         (w.number, end - len(w.tokens), end, w.prompt, w.held_out)
@@ -179,7 +176,7 @@ def _joined(written: Sequence[Written]) -> dict[str, Array]:
     }
 
 
-def _halved(parts: Sequence[Array]) -> Array:
+def _halved(parts: Sequence[AnyArray]) -> AnyArray:
     # Some models have a few states beyond the range.
     joined = np.clip(np.concatenate(parts), -_LARGEST_FLOAT16, _LARGEST_FLOAT16)
     return joined.astype(np.float16)

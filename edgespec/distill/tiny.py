@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from edgespec._types import AnyArray, Float32Array
 from edgespec.distill.batches import Batch
 from edgespec.distill.draft import POSITIONS, Draft, Losses, low_rank, scattered
 from edgespec.distill.layers import (
@@ -24,7 +24,6 @@ from edgespec.distill.teacher import Judgement, Teacher
 
 __all__ = ["Tiny", "TinyShape"]
 
-Float32Array = npt.NDArray[np.float32]
 
 _HEAD = 64
 _CONTEXT = 1 << 17  # relative positions: no text is too long
@@ -176,7 +175,7 @@ class Tiny(Draft):
         writer.add_uint32("edgespec.unknown_token", shape.tokens - 1)
         writer.add_uint32("edgespec.target_vocabulary_size", vocabulary.target_size)
 
-    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+    def tensors(self) -> dict[str, AnyArray]:
         """By llama.cpp's names."""
         return {name: p.detach().numpy() for name, p in self._by_name().items()}
 

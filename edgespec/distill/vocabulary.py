@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Int32Array, Int64Array
 from edgespec.distill.store import Corpus
 from edgespec.registry.header import GGUFHeader
 
 __all__ = ["DraftVocabulary", "choose_vocabulary", "known_vocabulary", "tokens_of"]
-
-Int32Array = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def tokens_of(draft: GGUFHeader) -> Int32Array:
     return np.arange(draft.vocabulary_size, dtype=np.int32)
 
 
-def _counts(corpus: Corpus, size: int, *, held_out: bool) -> npt.NDArray[np.int64]:
+def _counts(corpus: Corpus, size: int, *, held_out: bool) -> Int64Array:
     """How often the answers have each token."""
     counts = np.zeros(size, np.int64)
     for conversation in corpus.part(held_out=held_out):

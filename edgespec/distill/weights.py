@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from gguf import GGUFReader
 from gguf.quants import dequantize
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.errors import UsageError
 
 __all__ = ["TargetWeights"]
 
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 
 _CLOSE = 0.98
 

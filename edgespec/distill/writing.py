@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import ParallelContext
 from edgespec.backend.parallel import Rows
 from edgespec.distill.prompts import Prompts
@@ -20,8 +20,6 @@ from edgespec.speculation.settings import DrawSettings, draw_settings
 
 __all__ = ["TEMPERATURES", "Writer"]
 
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 
 TEMPERATURES = (0.0, 0.6, 1.0)
 """Of the answers, in turn."""

@@ -16,13 +16,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float64Array
 from edgespec.sampling.kernel import kernel
 
 __all__ = ["Allowance", "best_length", "fixed_allowance"]
-
-Float64Array = npt.NDArray[np.float64]
 
 
 class Allowance(NamedTuple):

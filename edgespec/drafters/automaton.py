@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Int32Array
 from edgespec.sampling.kernel import kernel
 
 __all__ = ["SuffixAutomaton", "extend", "make_automaton", "match", "reset"]
 
-Int32Array = npt.NDArray[np.int32]
 
 _STATES, _EDGES, _LAST, _TOKENS = 0, 1, 2, 3  # in `counters`
 _REFRESHED = 4  # suffix links whose most recent occurrence is updated with every token

@@ -11,8 +11,8 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float64Array
 from edgespec.sampling.kernel import kernel
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "write_calibration",
 ]
 
-Float64Array = npt.NDArray[np.float64]
 
 POSITIONS = 4
 """Positions told apart; later ones count as the last."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import HeadContext, RecordedInputs
 from edgespec.drafters.pace import Pace
-from edgespec.drafters.protocol import Float32Array, Int32Array
 from edgespec.drafters.stepping import SteppingDrafter
 
 __all__ = ["EagleDrafter"]

@@ -6,10 +6,11 @@ from time import perf_counter
 
 import numpy as np
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context, Vocabulary
 from edgespec.drafters.allowance import Allowance
 from edgespec.drafters.pace import Pace
-from edgespec.drafters.protocol import DETERMINISTIC, Float32Array, Int32Array, Proposal
+from edgespec.drafters.protocol import DETERMINISTIC, Proposal
 from edgespec.drafters.retokenized import RetokenizedText
 from edgespec.drafters.running import ContextDrafter
 from edgespec.drafters.shared_tokens import SharedTokens

@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float64Array, Int32Array
 from edgespec.drafters.allowance import Allowance, best_length
 from edgespec.drafters.automaton import SuffixAutomaton, extend, make_automaton, match, reset
-from edgespec.drafters.protocol import Int32Array, Proposal
+from edgespec.drafters.protocol import Proposal
 from edgespec.sampling.kernel import kernel
 from edgespec.speculation.settings import DrawSettings
 
@@ -26,8 +26,6 @@ _LENGTHS = 17  # match lengths told apart; longer ones count as the last
 _PRIOR = 4.0  # weight of the prior, in observations
 _LEAST = 0.02  # credibility of a whole block below which no longer one is looked at
 _DECAY = 0.98  # of past observations, at each new one of the same length
-
-Float64Array = npt.NDArray[np.float64]
 
 
 @kernel

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from edgespec._types import Int32Array
 from edgespec.drafters.allowance import Allowance
-from edgespec.drafters.protocol import Int32Array, Proposal
+from edgespec.drafters.protocol import Proposal
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["NoDrafter"]

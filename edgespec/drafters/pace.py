@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.drafters.allowance import Allowance, Float64Array, best_length, fixed_allowance
+from edgespec._types import Float64Array
+from edgespec.drafters.allowance import Allowance, best_length, fixed_allowance
 from edgespec.drafters.calibration import (
     POSITIONS,
     Calibration,

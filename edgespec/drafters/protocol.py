@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.drafters.allowance import Allowance
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["DETERMINISTIC", "Drafter", "Proposal"]
 
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 
 DETERMINISTIC: Float32Array = np.zeros((0, 0), np.float32)
 """The q of proposals that were not drawn: one-hot at every proposal."""

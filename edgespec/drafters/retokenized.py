@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from edgespec._types import Int32Array
 from edgespec.backend import Vocabulary
-from edgespec.drafters.protocol import Int32Array
 
 __all__ = ["RetokenizedText"]
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Int32Array
 from edgespec.backend import Vocabulary
 from edgespec.errors import PairingError
 
 __all__ = ["SharedTokens", "share_tokens"]
 
-Int32Array = npt.NDArray[np.int32]
 
 _LEAST_COVERAGE = 0.5
 _SAMPLE = """\

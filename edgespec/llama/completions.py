@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from edgespec._types import Int32Array
 from edgespec.errors import UnsupportedError, UsageError
 from edgespec.llama.answers import CallAnswer, ChatAnswer, TextAnswer
 from edgespec.llama.asking import (
@@ -24,8 +22,6 @@ from edgespec.runtime.engine import Engine
 from edgespec.runtime.stream import Stream
 
 __all__ = ["Completions"]
-
-Int32Array = npt.NDArray[np.int32]
 
 
 class Completions:

@@ -17,6 +17,8 @@ import numpy.typing as npt
 from gguf import GGUFReader, GGUFValueType
 from gguf.gguf_reader import ReaderField
 
+from edgespec._types import AnyArray
+
 __all__ = ["BoundedReader", "MalformedError", "TruncatedError", "split_strings"]
 
 _U64 = struct.Struct("<Q")
@@ -42,7 +44,7 @@ class BoundedReader(GGUFReader):  # type: ignore[misc]  # gguf is not followed b
 
     def _get(
         self, offset: int, dtype: npt.DTypeLike, count: int = 1, override_order: str | None = None
-    ) -> npt.NDArray[Any]:
+    ) -> AnyArray:
         # The caller has made sure that file and machine are both little-endian.
         kind = np.dtype(dtype)
         offset, count = int(offset), int(count)
@@ -60,9 +62,9 @@ class BoundedReader(GGUFReader):  # type: ignore[misc]  # gguf is not followed b
 
     def _get_field_parts(
         self, orig_offs: int, raw_type: int
-    ) -> tuple[int, list[npt.NDArray[Any]], list[int], list[Any]]:
+    ) -> tuple[int, list[AnyArray], list[int], list[Any]]:
         if raw_type != GGUFValueType.ARRAY:
-            parts: tuple[int, list[npt.NDArray[Any]], list[int], list[Any]]
+            parts: tuple[int, list[AnyArray], list[int], list[Any]]
             parts = super()._get_field_parts(orig_offs, raw_type)
             return parts
         item, length = self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)
@@ -70,7 +72,7 @@ class BoundedReader(GGUFReader):  # type: ignore[misc]  # gguf is not followed b
         types = [GGUFValueType.ARRAY, GGUFValueType(item[0])]
         return 12 + block.nbytes, [item, length, block], [2], types
 
-    def _array(self, offset: int, item: Any, length: int) -> npt.NDArray[Any]:
+    def _array(self, offset: int, item: Any, length: int) -> AnyArray:
         """An array's items as one array, or for strings as the bytes they take up."""
         if item == GGUFValueType.STRING:
             self._strings_left -= length

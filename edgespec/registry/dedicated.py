@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
+from edgespec._types import AnyArray, Int32Array, Int64Array
 from edgespec.registry.bounded_reader import MalformedError
 from edgespec.registry.metadata import Metadata
 
@@ -63,7 +63,7 @@ class ReducedVocabulary:
             texts, if the file says.
     """
 
-    target_ids: npt.NDArray[np.int32]
+    target_ids: Int32Array
     unknown: int
     target_size: int | None
     target_checksum: str | None
@@ -87,7 +87,7 @@ class EagleHead:
 
     layers: tuple[int, ...]
     target_width: int
-    target_ids: npt.NDArray[np.int64] | None
+    target_ids: Int64Array | None
     borrows_embedding: bool
     borrows_output: bool
 
@@ -183,18 +183,18 @@ def read_eagle(
     )
 
 
-def _target_ids(by_name: dict[str, Any], size: int) -> npt.NDArray[np.int64] | None:
+def _target_ids(by_name: dict[str, Any], size: int) -> Int64Array | None:
     table = by_name.get("d2t")
     if table is None:
         return None
     if table.tensor_type != GGMLQuantizationType.I64 or len(table.shape) != 1:
         raise MalformedError("its table d2t is not a list of 64-bit integers")
-    ids: npt.NDArray[np.int64] = np.array(table.data, np.int64)
+    ids: Int64Array = np.array(table.data, np.int64)
     _check_ids("d2t", ids, size)
     return ids
 
 
-def _check_ids(name: str, ids: npt.NDArray[Any], size: int) -> None:
+def _check_ids(name: str, ids: AnyArray, size: int) -> None:
     """Distinct ids of tokens, at least one."""
     if len(ids) == 0:
         raise MalformedError(f"{name} names no token")

@@ -15,9 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
 from gguf import GGMLQuantizationType, LlamaFileType, TokenType
 
+from edgespec._types import AnyArray
 from edgespec.errors import ModelFileError
 from edgespec.registry.bounded_reader import BoundedReader, MalformedError, split_strings
 from edgespec.registry.dedicated import (
@@ -84,7 +84,7 @@ class GGUFHeader:
     eagle: EagleHead | None = field(repr=False)
     held_out: HeldOut | None = field(repr=False)
     _token_block: bytes = field(repr=False)
-    _token_types: npt.NDArray[Any] | None = field(repr=False, compare=False)
+    _token_types: AnyArray | None = field(repr=False, compare=False)
 
     def tokens(self) -> list[str]:
         """Every token's text as the file has it; undecodable bytes as lone surrogates."""
@@ -191,7 +191,7 @@ def _architecture(path: Path, data: Metadata) -> str:
     return arch
 
 
-def _vocabulary(path: Path, data: Metadata) -> tuple[bytes, int, npt.NDArray[Any] | None]:
+def _vocabulary(path: Path, data: Metadata) -> tuple[bytes, int, AnyArray | None]:
     """The token texts as one block, their number, and their types."""
     model = data.text("tokenizer.ggml.model")
     tokens = data.strings("tokenizer.ggml.tokens")
@@ -204,7 +204,7 @@ def _vocabulary(path: Path, data: Metadata) -> tuple[bytes, int, npt.NDArray[Any
     return block, count, kinds
 
 
-def _beside(data: Metadata, key: str, count: int, kind: str) -> npt.NDArray[Any] | None:
+def _beside(data: Metadata, key: str, count: int, kind: str) -> AnyArray | None:
     """An array with one 4-byte number a token: llama.cpp reads as many without looking."""
     values = data.numbers(key)
     if values is not None and (values.dtype.kind not in kind or values.dtype.itemsize != 4):

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from gguf import GGUFValueType
 
+from edgespec._types import AnyArray
 from edgespec.registry.bounded_reader import BoundedReader, MalformedError
 
 __all__ = ["Metadata"]
@@ -94,14 +94,14 @@ class Metadata:
             raise MalformedError(f"{key} is {value}, past the vocabulary of {vocabulary_size:,}")
         return value
 
-    def numbers(self, key: str) -> npt.NDArray[Any] | None:
+    def numbers(self, key: str) -> AnyArray | None:
         """An array of numbers."""
         field = self._fields.get(key)
         if field is None:
             return None
         if len(field.types) != 2 or field.types[1] == GGUFValueType.STRING:
             raise MalformedError(f"{key} is not a list of numbers")
-        values: npt.NDArray[Any] = np.array(field.parts[-1])
+        values: AnyArray = np.array(field.parts[-1])
         return values
 
     def strings(self, key: str) -> tuple[int, bytes] | None:

@@ -9,15 +9,13 @@ favour what the draft avoids, and the distribution would not be the constrained 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Grammar
 from edgespec.sampling.parameters import SamplingParameters
 
 __all__ = ["Constraint"]
 
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 
 _CHUNKS = (16, 256, 4096)
 

@@ -14,8 +14,8 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
 from edgespec.drafters import Drafter
 from edgespec.errors import ContextFullError, NumericalError, UsageError
@@ -35,9 +35,6 @@ __all__ = ["Cycle", "Decoder", "Origin", "PrefillProgress"]
 
 PrefillProgress = Callable[[int, int], None]
 """Called with the tokens of a prompt that were read, and how many there are to read."""
-
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 
 
 class Origin(str, Enum):

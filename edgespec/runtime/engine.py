@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Int32Array
 from edgespec.backend import Grammar
 from edgespec.backend.closing import Closing
 from edgespec.backend.native import claim_process
@@ -91,7 +91,7 @@ class Engine(Closing):
                 plan, self.options, self.profile, progress, stack
             )
             self.vocabulary = self.target.model.vocabulary
-            self._breaker_tables: dict[tuple[str, ...], npt.NDArray[np.int32]] = {}
+            self._breaker_tables: dict[tuple[str, ...], Int32Array] = {}
             if plan.drafter != "none" and self.options.most and not self.target.can_truncate():
                 plan = replace(plan, drafter="none", draft=None, shared=None)
                 self.notice = (
@@ -117,7 +117,7 @@ class Engine(Closing):
 
     def generate(
         self,
-        prompt: str | Sequence[int] | npt.NDArray[np.int32],
+        prompt: str | Sequence[int] | Int32Array,
         sampling: SamplingParameters | None = None,
         limits: GenerationLimits | None = None,
         *,
@@ -180,7 +180,7 @@ class Engine(Closing):
         prompt = self.template.render(messages, tools=tools)
         return self.generate(prompt, sampling, limits, **options)
 
-    def tokenize(self, text: str) -> npt.NDArray[np.int32]:
+    def tokenize(self, text: str) -> Int32Array:
         """Token ids of a rendered prompt, with one BOS where the model wants one: int32 (n,).
 
         Raises:
@@ -234,7 +234,7 @@ class Engine(Closing):
         if self.closed:
             raise UsageError("the engine was closed: load the model again")
 
-    def _breakers(self, sampling: SamplingParameters) -> npt.NDArray[np.int32]:
+    def _breakers(self, sampling: SamplingParameters) -> Int32Array:
         """What ends a repetition, as tokens of this model; looked for once."""
         texts = tuple(sampling.dry_breakers) if sampling.uses_dry else ()
         if texts not in self._breaker_tables:
@@ -333,11 +333,11 @@ class Engine(Closing):
         self._lifetime.end()
 
 
-def _token_ids(prompt: Sequence[int] | npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+def _token_ids(prompt: Sequence[int] | Int32Array) -> Int32Array:
     try:
         tokens = np.asarray(prompt)
         if tokens.ndim == 1 and (tokens.dtype.kind in "iu" or not len(tokens)):
-            inside: npt.NDArray[np.int32] = np.clip(tokens, -1, 2**31 - 1).astype(np.int32)
+            inside: Int32Array = np.clip(tokens, -1, 2**31 - 1).astype(np.int32)
             return inside  # what was outside is refused later, and not wrapped round
     except ValueError:  # lists of different lengths
         pass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float32Array
 from edgespec.errors import UsageError
 from edgespec.sampling.logprobs import log_normalizer
 
@@ -49,14 +49,14 @@ class LogprobReader:
         self._values = np.zeros((rows, count), np.float32)
         self._logs = np.zeros(rows)
 
-    def read(self, logits: npt.NDArray[np.float32]) -> None:
+    def read(self, logits: Float32Array) -> None:
         """Take what is needed of the rows, before a grammar masks them."""
         for row, values in enumerate(logits):
             self._logs[row] = log_normalizer(
                 values, self._scratch, self._ids[row], self._values[row]
             )
 
-    def of(self, logits: npt.NDArray[np.float32], tokens: list[int]) -> list[TokenLogprobs]:
+    def of(self, logits: Float32Array, tokens: list[int]) -> list[TokenLogprobs]:
         """Those of the tokens that the first rows gave; the rows may be masked by now."""
         return [
             TokenLogprobs(

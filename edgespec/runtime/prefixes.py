@@ -7,8 +7,8 @@ from collections import deque
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import ByteArray, Int32Array
 from edgespec.backend import Context
 from edgespec.errors import BackendError
 from edgespec.runtime.memory import available_memory
@@ -17,7 +17,6 @@ __all__ = ["PrefixCache", "SavedPrefix", "shared_length"]
 
 _log = logging.getLogger("edgespec.prefixes")
 
-Int32Array = npt.NDArray[np.int32]
 
 _WORTH_KEEPING = 64
 """Tokens: fewer are read about as fast as a cache is copied."""
@@ -32,7 +31,7 @@ class SavedPrefix(NamedTuple):
     """
 
     tokens: Int32Array
-    state: npt.NDArray[np.uint8]
+    state: ByteArray
 
 
 class PrefixCache:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Int32Array
 from edgespec.errors import ContextFullError, UsageError
 from edgespec.runtime.asynchronous import pieces_of
 from edgespec.runtime.engine import Engine
@@ -17,8 +17,6 @@ from edgespec.sampling.parameters import SamplingParameters
 from edgespec.templates import ChatTemplate
 
 __all__ = ["Message", "Session"]
-
-Int32Array = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)

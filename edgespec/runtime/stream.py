@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from edgespec._types import Int32Array
 from edgespec.backend import Vocabulary
 from edgespec.errors import CancelledError, UsageError
 from edgespec.runtime.asynchronous import pieces_of
@@ -24,7 +22,6 @@ from edgespec.speculation.settings import DrawSettings
 __all__ = ["FinishReason", "GenerationLimits", "Result", "Stream"]
 
 FinishReason = Literal["stop", "length", "context", "cancelled"]
-Int32Array = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from edgespec._types import Int32Array
+
 __all__ = ["NO_BREAKERS", "breaker_table", "read_breakers"]
 
-Int32Array = npt.NDArray[np.int32]
 
 _MOST_BYTES = 40
 _MOST_TOKENS = 20

@@ -12,9 +12,10 @@ import math
 
 import numpy as np
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.edits import edit
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.parameters import FilterArguments, Float32Array, Int32Array
+from edgespec.sampling.parameters import FilterArguments
 from edgespec.sampling.workspace import Workspace
 
 __all__ = ["apply_dry"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.parameters import FilterArguments, Float32Array, Int32Array
+from edgespec.sampling.parameters import FilterArguments
 from edgespec.sampling.workspace import Workspace
 
 __all__ = ["apply_bias", "apply_penalties", "edit", "undo"]

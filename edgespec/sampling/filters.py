@@ -11,11 +11,12 @@ import math
 
 import numpy as np
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.dry import apply_dry
 from edgespec.sampling.edits import apply_bias, apply_penalties, undo
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.mirostat import truncated
-from edgespec.sampling.parameters import FilterArguments, Float32Array, Int32Array
+from edgespec.sampling.parameters import FilterArguments
 from edgespec.sampling.selection import (
     BROKEN,
     select_all,

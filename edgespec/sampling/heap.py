@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.parameters import Float32Array, Int32Array
 
 __all__ = ["collect", "heapify", "keep_largest", "pop"]
 

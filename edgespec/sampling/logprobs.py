@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.parameters import Float32Array, Int32Array
 from edgespec.sampling.softmax import argmax, softmax
 
 __all__ = ["log_normalizer"]

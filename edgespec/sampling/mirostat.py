@@ -18,9 +18,10 @@ import math
 
 import numpy as np
 
+from edgespec._types import Float32Array
 from edgespec.sampling.heap import collect
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.parameters import FilterArguments, Float32Array
+from edgespec.sampling.parameters import FilterArguments
 from edgespec.sampling.selection import BROKEN
 from edgespec.sampling.sigma import LEAST_LOGIT
 from edgespec.sampling.softmax import argmax, softmax

@@ -8,15 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.errors import UsageError
 from edgespec.sampling.breakers import NO_BREAKERS
 
 __all__ = ["DEFAULT_BREAKERS", "MIROSTAT_2", "FilterArguments", "SamplingParameters", "is_greedy"]
-
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 
 
 DEFAULT_BREAKERS = ("\n", ":", '"', "*")

@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.parameters import Float32Array, Int32Array
 
 __all__ = [
     "PURPOSE_ACCEPT",

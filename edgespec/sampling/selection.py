@@ -10,9 +10,10 @@ import math
 
 import numpy as np
 
+from edgespec._types import Float32Array
 from edgespec.sampling.heap import collect, heapify, keep_largest, pop
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.parameters import FilterArguments, Float32Array
+from edgespec.sampling.parameters import FilterArguments
 from edgespec.sampling.softmax import argmax, softmax
 from edgespec.sampling.workspace import Workspace
 

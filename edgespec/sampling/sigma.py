@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
+from edgespec._types import Float32Array
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.parameters import Float32Array
 from edgespec.sampling.softmax import argmax
 
 __all__ = ["LEAST_LOGIT", "sigma_floor"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgespec._types import Float32Array
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.parameters import Float32Array
 
 __all__ = ["argmax", "softmax"]
 

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
+from edgespec._types import Float32Array
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.parameters import FilterArguments, Float32Array
+from edgespec.sampling.parameters import FilterArguments
 from edgespec.sampling.selection import surprisal
 from edgespec.sampling.softmax import argmax, softmax
 from edgespec.sampling.workspace import Workspace

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edgespec.sampling.parameters import Float32Array, Int32Array
+from edgespec._types import Float32Array, Int32Array
 
 __all__ = ["Workspace", "make_workspace"]
 

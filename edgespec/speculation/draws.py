@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.parameters import Float32Array, Int32Array
 from edgespec.sampling.random import (
     PURPOSE_DRAFT,
     PURPOSE_NOISE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float64Array, Int32Array
 from edgespec.errors import UsageError
 from edgespec.sampling.breakers import NO_BREAKERS
 from edgespec.sampling.kernel import kernel
@@ -22,8 +22,6 @@ __all__ = [
     "new_mu",
 ]
 
-Int32Array = npt.NDArray[np.int32]
-Float64Array = npt.NDArray[np.float64]
 
 ACCEPT_REJECTION = 0
 ACCEPT_COUPLED = 1

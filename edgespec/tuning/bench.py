@@ -10,9 +10,10 @@ from time import perf_counter
 
 import numpy as np
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions
 from edgespec.errors import BackendError
-from edgespec.tuning.invariance import Float32Array, Int32Array, compare, stand_at
+from edgespec.tuning.invariance import compare, stand_at
 from edgespec.tuning.measure import measuring_text
 from edgespec.tuning.search import BATCH, Setting, Trial, Visit
 

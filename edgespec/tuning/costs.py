@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float64Array, Int64Array
 from edgespec.sampling.kernel import kernel
 
 __all__ = ["CostTable", "fill_cycle_costs", "make_cost_table", "observe_cost", "predicted_cost"]
 
-Float64Array = npt.NDArray[np.float64]
 
 _DRIFT_STEP, _SHAPE_STEP = 0.1, 0.05
 _OUTLIER = 0.3  # log ratio beyond which a measurement says no more
@@ -50,7 +49,7 @@ class CostTable(NamedTuple):
     drift: Float64Array
     shape: Float64Array
     use: Float64Array
-    last: npt.NDArray[np.int64]
+    last: Int64Array
     changing: Float64Array
 
     @property

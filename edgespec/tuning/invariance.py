@@ -6,14 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float32Array, Float64Array, Int32Array
 from edgespec.backend import Context
 
 __all__ = ["DepthInvariance", "Difference", "compare", "measure_invariance", "stand_at"]
-
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 
 
 class Difference(NamedTuple):
@@ -93,7 +90,7 @@ def compare(n: int, batch: Float32Array, alone: Float32Array) -> Difference:
     return Difference(n, logit, variation)
 
 
-def _softmax(row: Float32Array) -> npt.NDArray[np.float64]:
+def _softmax(row: Float32Array) -> Float64Array:
     weights = np.exp(row.astype(np.float64) - row.max())
-    normalized: npt.NDArray[np.float64] = weights / weights.sum()
+    normalized: Float64Array = weights / weights.sum()
     return normalized

@@ -15,8 +15,8 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
 from edgespec.tuning.costs import CostTable, make_cost_table
 from edgespec.tuning.invariance import Difference, compare, stand_at
@@ -32,8 +32,6 @@ __all__ = [
     "setting_name",
 ]
 
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 Progress = Callable[[float], None]
 
 _TEXT = (

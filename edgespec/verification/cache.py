@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
 from edgespec.drafters import Drafter, ModelDrafter, NoDrafter
 from edgespec.runtime.decoder import Decoder
@@ -22,8 +22,6 @@ from edgespec.verification.result import CheckResult, Progress, not_applicable, 
 
 __all__ = ["check_cache"]
 
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 
 _TOKENS_A_CYCLE = 3  # of the script: more than a cycle emits when a third of it is wrong
 _ROUNDING_FACTOR = 2.0

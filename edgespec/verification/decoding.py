@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Set
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
 from edgespec.runtime.decoder import Decoder
 from edgespec.runtime.statistics import Statistics
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["decode", "plain_logits"]
-
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 
 
 def decode(

@@ -8,13 +8,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from edgespec._types import Float32Array, Float64Array
 from edgespec.errors import UsageError
 from edgespec.sampling.parameters import SamplingParameters
 
 __all__ = ["expected_distribution", "is_clear_cut", "softmax", "total_variation"]
 
-Float32Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
 
 _ROUNDING = 1e-5
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from edgespec._types import Int32Array
 from edgespec.backend import Context
 from edgespec.tuning.invariance import DepthInvariance, measure_invariance
 from edgespec.verification.result import CheckResult, Progress, silent
@@ -15,8 +13,6 @@ from edgespec.verification.result import CheckResult, Progress, silent
 __all__ = ["LARGEST_BATCH", "check_invariance"]
 
 LARGEST_BATCH = 16
-
-Int32Array = npt.NDArray[np.int32]
 
 
 def check_invariance(

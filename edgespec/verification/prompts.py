@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from edgespec._types import Int32Array
 from edgespec.errors import TemplateError
 from edgespec.runtime.engine import Engine
 
@@ -32,7 +30,7 @@ class Prompt(NamedTuple):
     """A name to report, and the tokens: int32 (n,)."""
 
     name: str
-    tokens: npt.NDArray[np.int32]
+    tokens: Int32Array
 
 
 def make_prompts(engine: Engine, longest: int) -> list[Prompt]:
@@ -45,7 +43,7 @@ def make_prompts(engine: Engine, longest: int) -> list[Prompt]:
     return [Prompt(name, _tokens(engine, text)[-longest:]) for name, text in _TEXTS.items()]
 
 
-def _tokens(engine: Engine, text: str) -> npt.NDArray[np.int32]:
+def _tokens(engine: Engine, text: str) -> Int32Array:
     with contextlib.suppress(TemplateError):
         text = engine.template.render([{"role": "user", "content": text}])
     return engine.tokenize(text)

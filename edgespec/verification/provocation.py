@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Int32Array
 from edgespec.drafters import Allowance, Drafter, NoDrafter, Proposal
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["Heated", "Scripted"]
 
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 
 _TEMPERATURE = 1.3
 _WRONG_EVERY = 3

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float32Array, Float64Array, Int32Array, Int64Array
 from edgespec.backend import Context
 from edgespec.drafters import DETERMINISTIC, Drafter, fixed_allowance
 from edgespec.errors import NumericalError
@@ -33,10 +33,6 @@ FILTERS = {
     "unfiltered": SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
 }
 
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
-Float32Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
 
 _ANSWER = 10  # tokens of an answer among which a prefix is looked for
 _CHUNK = 2_500  # draws between two chances to be interrupted

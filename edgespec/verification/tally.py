@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import Float32Array, Int32Array, Int64Array
 from edgespec.sampling.filters import Workspace
 from edgespec.sampling.kernel import kernel
 from edgespec.speculation.acceptance import verify_chain
@@ -15,9 +15,6 @@ from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["Tally", "tally_first_tokens"]
 
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
-Float32Array = npt.NDArray[np.float32]
 
 Tally = Callable[..., int]
 """`tally_first_tokens`, or what a test puts in its place: the same arguments."""

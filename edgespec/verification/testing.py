@@ -9,8 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
+from edgespec._types import Float64Array, Int64Array
 
 __all__ = ["GTest", "chi_square_tail", "g_test", "holm_rejects"]
 
@@ -35,7 +34,7 @@ class GTest(NamedTuple):
     impossible: int
 
 
-def g_test(counts: npt.NDArray[np.int64], probabilities: npt.NDArray[np.float64]) -> GTest:
+def g_test(counts: Int64Array, probabilities: Float64Array) -> GTest:
     """Likelihood-ratio test of goodness of fit (Sokal and Rohlf 1995, chapter 17).
 
     Outcomes expected less than five times are pooled into one cell; if even that is expected

@@ -11,20 +11,17 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec._types import BoolArray, Float64Array, Int32Array
 from edgespec.drafters.allowance import Allowance
 from edgespec.drafters.composed import ComposedDrafter
 from edgespec.drafters.ngram import NgramDrafter
 from edgespec.drafters.none import NoDrafter
 from edgespec.drafters.pace import Pace
-from edgespec.drafters.protocol import Drafter, Int32Array, Proposal
+from edgespec.drafters.protocol import Drafter, Proposal
 from edgespec.speculation.settings import DrawSettings
 from edgespec.tuning.controller import AdaptivePolicy, FixedPolicy, Policy, Spent
 from edgespec.tuning.costs import CostTable, make_cost_table
-
-Float64Array = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 K = 15
 """The most proposals of a cycle."""

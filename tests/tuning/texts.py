@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Int32Array = npt.NDArray[np.int32]
-Float64Array = npt.NDArray[np.float64]
+from edgespec._types import Float64Array, Int32Array
+
 Generator = np.random.Generator
 
 # Costs of 1, 2, ... 16 tokens; Q4_0 and Q4_1 as measured on two cores with AVX2.
