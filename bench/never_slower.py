@@ -35,7 +35,7 @@ from edgespec.benchmark.workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from edgespec import Engine
-    from edgespec.tuning.controller import Spent
+    from edgespec.control.controller import Spent
 
 SIDES = ("plain", "adaptive")
 FIGURES = ("tokens_per_second", "first_token_s")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.tuning.costs import CostTable, make_cost_table, predicted_cost
+from edgespec.control.costs import CostTable, make_cost_table, predicted_cost
 
 __all__ = ["Costs", "Generation", "read_traces"]
 

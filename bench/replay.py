@@ -23,6 +23,7 @@ import numpy as np
 from recorded import Costs, Generation, read_traces
 from replaying import KnownDraft, Outcome, ReplayedDraft, replay
 
+from edgespec.control.controller import AdaptivePolicy, FixedPolicy
 from edgespec.drafters import (
     ComposedDrafter,
     Drafter,
@@ -30,7 +31,6 @@ from edgespec.drafters import (
     NoDrafter,
 )
 from edgespec.runtime.warmup import warm_up
-from edgespec.tuning.controller import AdaptivePolicy, FixedPolicy
 
 _READING = 0.3  # of a draft's step, for each token of a batch, where nothing was recorded
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from recorded import Costs, Generation
 
+from edgespec.control.controller import Policy, Spent
 from edgespec.drafters import Allowance, Drafter, NoDrafter, Pace, Proposal
 from edgespec.speculation.settings import DrawSettings
-from edgespec.tuning.controller import Policy, Spent
 
 __all__ = ["KnownDraft", "Outcome", "ReplayedDraft", "replay"]
 

@@ -9,8 +9,8 @@ from recorded import Generation
 from replaying import KnownDraft
 
 from edgespec import Engine, EngineOptions, SamplingParameters
+from edgespec.control.calibration import make_calibration
 from edgespec.drafters import ContextDrafter, fixed_allowance
-from edgespec.drafters.calibration import make_calibration
 from edgespec.speculation.settings import draw_settings
 
 __all__ = ["known_drafts"]

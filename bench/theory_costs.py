@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from theory_answers import Turn
 
+from edgespec.control.costs import CostTable, make_cost_table, predicted_cost
 from edgespec.drafters import (
     ComposedDrafter,
     ContextDrafter,
@@ -20,7 +21,6 @@ from edgespec.drafters import (
     fixed_allowance,
 )
 from edgespec.tuning.cost import measure_cost
-from edgespec.tuning.costs import CostTable, make_cost_table, predicted_cost
 from edgespec.tuning.measure import measuring_text
 
 if TYPE_CHECKING:

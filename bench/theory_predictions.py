@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from theory_answers import Answer, Cycle
 from theory_costs import Known
 
-from edgespec.tuning.outlook import outlooks
+from edgespec.control.speedup import outlooks
 
 __all__ = ["Prediction", "acceptance", "one_chance", "plain_s", "predict"]
 

@@ -18,8 +18,8 @@ from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.benchmark.bench import Work
 from edgespec.benchmark.measuring import WatchedPolicy, forget_texts
 from edgespec.benchmark.tasks import Task
+from edgespec.control.controller import Spent
 from edgespec.errors import ContextFullError, UsageError
-from edgespec.tuning.controller import Spent
 from edgespec.tuning.exactness import setting_of
 
 __all__ = ["PLAIN", "Variant", "measure_known", "open_variants", "run"]

@@ -13,13 +13,13 @@ import numpy as np
 
 from edgespec.benchmark.energy import EnergyMeter
 from edgespec.benchmark.tasks import Task
+from edgespec.control.controller import Policy, Spent
 from edgespec.drafters import Allowance
 from edgespec.errors import ContextFullError
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Session
 from edgespec.runtime.stream import GenerationLimits
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.tuning.controller import Policy, Spent
 
 __all__ = ["Run", "WatchedPolicy", "forget_texts", "run_task", "watched"]
 

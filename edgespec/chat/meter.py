@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from edgespec.control.controller import AdaptivePolicy
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Turn
-from edgespec.tuning.controller import AdaptivePolicy
 
 __all__ = ["Figures", "Meter"]
 

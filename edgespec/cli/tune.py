@@ -90,9 +90,9 @@ def _find(model: str | None, options: EngineOptions) -> ResolvedModel:
 def _tune(
     model: str | None, options: EngineOptions, seconds: float, png: Path | None, as_json: bool
 ) -> None:
+    from edgespec.control.achieved import Achieved
     from edgespec.runtime.loading import make_plan
     from edgespec.runtime.warmup import warm_up
-    from edgespec.tuning.achieved import Achieved
     from edgespec.tuning.profile import load_profile
     from edgespec.tuning.search import make_mix, thread_counts
     from edgespec.tuning.tables import tuning_lines

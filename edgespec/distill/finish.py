@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import Int32Array
+from edgespec.control.speedup import best_outlook, continued, outlooks
 from edgespec.distill.batches import Batch
 from edgespec.distill.export import FORMATS, Provenance, read_draft, write_draft
 from edgespec.distill.proof import (
@@ -25,7 +26,6 @@ from edgespec.distill.store import Corpus
 from edgespec.distill.train import Acceptance, Trainer, measure_acceptance
 from edgespec.distill.vocabulary import DraftVocabulary
 from edgespec.registry.header import GGUFHeader
-from edgespec.tuning.outlook import best_outlook, continued, outlooks
 
 __all__ = ["Trained", "finish"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from edgespec._types import Int32Array
-from edgespec.drafters.allowance import Allowance, best_length
+from edgespec.control.budget import Allowance, best_length
 from edgespec.drafters.ngram import NgramDrafter
 from edgespec.drafters.protocol import Drafter, Proposal
 from edgespec.speculation.settings import DrawSettings

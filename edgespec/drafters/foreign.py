@@ -8,8 +8,8 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context, Vocabulary
-from edgespec.drafters.allowance import Allowance
-from edgespec.drafters.pace import Pace
+from edgespec.control.budget import Allowance
+from edgespec.control.stopping import Pace
 from edgespec.drafters.protocol import DETERMINISTIC, Proposal
 from edgespec.drafters.retokenized import RetokenizedText
 from edgespec.drafters.running import ContextDrafter

@@ -6,7 +6,7 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
-from edgespec.drafters.pace import Pace
+from edgespec.control.stopping import Pace
 from edgespec.drafters.stepping import SteppingDrafter
 from edgespec.registry.dedicated import ReducedVocabulary
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import Float64Array, Int32Array
-from edgespec.drafters.allowance import Allowance, best_length
+from edgespec.control.budget import Allowance, best_length
 from edgespec.drafters.automaton import SuffixAutomaton, extend, make_automaton, match, reset
 from edgespec.drafters.protocol import Proposal
 from edgespec.sampling.kernel import kernel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgespec._types import Int32Array
-from edgespec.drafters.allowance import Allowance
+from edgespec.control.budget import Allowance
 from edgespec.drafters.protocol import Proposal
 from edgespec.speculation.settings import DrawSettings
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.drafters.allowance import Allowance
+from edgespec.control.budget import Allowance
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["DETERMINISTIC", "Drafter", "Proposal"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgespec.backend import Context
-from edgespec.drafters.pace import Pace
+from edgespec.control.stopping import Pace
 from edgespec.errors import NumericalError
 
 __all__ = ["ContextDrafter"]

@@ -10,8 +10,8 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
-from edgespec.drafters.allowance import Allowance
-from edgespec.drafters.pace import Pace
+from edgespec.control.budget import Allowance
+from edgespec.control.stopping import Pace
 from edgespec.drafters.protocol import Proposal
 from edgespec.drafters.running import ContextDrafter
 from edgespec.sampling.filters import Workspace, distribution, make_workspace

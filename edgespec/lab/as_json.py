@@ -8,7 +8,7 @@ from typing import Any
 
 from edgespec.lab.formats import exact
 from edgespec.lab.report import Chain, Report, Tree, Verification
-from edgespec.speculation.theory import Decomposition, total_variation
+from edgespec.lab.theory import Decomposition, total_variation
 
 __all__ = ["as_json"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.lab.report import LARGEST_K, Chain, Report, Tree, Verification
+from edgespec.lab.theory import Decomposition
 from edgespec.pictures import BLUE, GREEN, ORANGE, PURPLE, write_panels
-from edgespec.speculation.theory import Decomposition
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgespec.errors import UsageError
-from edgespec.speculation.theory import Distribution, MeasuredCost
+from edgespec.lab.theory import Distribution, MeasuredCost
 
 __all__ = [
     "Curve",

@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import accumulate
 
 from edgespec.lab.reading import Curve, Pair
-from edgespec.speculation.theory import (
+from edgespec.lab.theory import (
     ONE,
     Choice,
     Cost,
@@ -19,7 +19,7 @@ from edgespec.speculation.theory import (
     free_verification,
     speedup,
 )
-from edgespec.speculation.trees import TooManyCasesError, TreeOutcome, siblings
+from edgespec.lab.trees import TooManyCasesError, TreeOutcome, siblings
 
 __all__ = ["LARGEST_K", "Chain", "Report", "Tree", "Verification", "examine"]
 

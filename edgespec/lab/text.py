@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from edgespec.lab.formats import both, decimal, fixed, times
 from edgespec.lab.report import LARGEST_K, Chain, Report, Tree, Verification
-from edgespec.speculation.theory import ZERO, Decomposition, Distribution, total_variation
+from edgespec.lab.theory import ZERO, Decomposition, Distribution, total_variation
 
 __all__ = ["WIDTH", "report_lines"]
 

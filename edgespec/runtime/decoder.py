@@ -17,6 +17,7 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
+from edgespec.control.controller import FixedPolicy, Policy, Spent
 from edgespec.drafters import Drafter
 from edgespec.errors import ContextFullError, NumericalError, UsageError
 from edgespec.runtime.constraint import Constraint
@@ -27,7 +28,6 @@ from edgespec.runtime.trace import GenerationTrace
 from edgespec.sampling.filters import make_workspace
 from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED, verify_chain
 from edgespec.speculation.settings import DrawSettings
-from edgespec.tuning.controller import FixedPolicy, Policy, Spent
 
 _log = logging.getLogger("edgespec.decoder")
 

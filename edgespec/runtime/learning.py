@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from edgespec.control.achieved import Achieved
+from edgespec.control.controller import AdaptivePolicy, Policy
 from edgespec.drafters import ComposedDrafter, ContextDrafter, Drafter, NgramDrafter
 from edgespec.runtime.loading import Plan
-from edgespec.tuning.achieved import Achieved
-from edgespec.tuning.controller import AdaptivePolicy, Policy
 from edgespec.tuning.exactness import Exactness, forget_settings
 from edgespec.tuning.profile import Usage, load_profile
 

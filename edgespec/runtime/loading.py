@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions
+from edgespec.control.controller import AdaptivePolicy, FixedPolicy, Policy
+from edgespec.control.speedup import expected_speedup
 from edgespec.drafters import (
     ComposedDrafter,
     Drafter,
@@ -26,7 +28,6 @@ from edgespec.runtime.drafting import HEAD_BATCH, AnyModelDrafter, draft_with, p
 from edgespec.runtime.memory import MemoryEstimate, estimate, require
 from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.warmup import warm_up
-from edgespec.tuning.controller import AdaptivePolicy, FixedPolicy, Policy
 from edgespec.tuning.exactness import (
     PLAIN,
     Exactness,
@@ -36,7 +37,6 @@ from edgespec.tuning.exactness import (
     measure_setting,
 )
 from edgespec.tuning.measure import GLANCE, QUICK, Effort, SettingFigures
-from edgespec.tuning.outlook import expected_speedup
 from edgespec.tuning.profile import Profile
 
 __all__ = [

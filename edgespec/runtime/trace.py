@@ -13,11 +13,11 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgespec.control.controller import AdaptivePolicy, Spent
 from edgespec.drafters import Allowance, ComposedDrafter, ContextDrafter
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.sampling.parameters import is_greedy
 from edgespec.speculation.settings import ACCEPT_COUPLED, DrawSettings
-from edgespec.tuning.controller import AdaptivePolicy, Spent
 
 if TYPE_CHECKING:
     from edgespec.runtime.decoder import Cycle

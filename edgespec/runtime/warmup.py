@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from edgespec.control.controller import AdaptivePolicy, Spent
+from edgespec.control.costs import make_cost_table
 from edgespec.drafters import Pace, ngram
 from edgespec.drafters.stepping import draft_token
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain
 from edgespec.speculation.settings import draw_settings
-from edgespec.tuning.controller import AdaptivePolicy, Spent
-from edgespec.tuning.costs import make_cost_table
 
 __all__ = ["warm_up"]
 

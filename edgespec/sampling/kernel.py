@@ -22,7 +22,7 @@ from edgespec.folders import cache_root
 
 __all__ = ["cache_folder", "kernel", "native_callback"]
 
-_ROOMS = ("sampling", "speculation", "drafters", "tuning")
+_ROOMS = ("sampling", "speculation", "control", "drafters")
 """Each may call kernels of those before it."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])

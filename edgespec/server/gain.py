@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgespec.tuning.controller import AdaptivePolicy
+from edgespec.control.controller import AdaptivePolicy
 
 if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine

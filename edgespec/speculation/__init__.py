@@ -1,4 +1,4 @@
-"""Acceptance rules: which proposals stay, and what replaces the first that does not; their theory.
+"""Acceptance rules: which proposals stay, and what replaces the first that does not.
 
-No llama.cpp; the kernels are Numba and allocate nothing per token, the theory is exact fractions.
+No llama.cpp; the kernels are Numba and allocate nothing per token.
 """

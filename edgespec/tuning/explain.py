@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from edgespec.drafters.calibration import POSITIONS, expected, read_calibration
+from edgespec.control.achieved import Achieved
+from edgespec.control.calibration import POSITIONS, expected, read_calibration
+from edgespec.control.costs import predicted_cost
+from edgespec.control.speedup import Outlook, best_outlook, continued, outlooks
 from edgespec.drafters.ngram import NgramDrafter
-from edgespec.tuning.achieved import Achieved
-from edgespec.tuning.costs import predicted_cost
 from edgespec.tuning.measure import SettingFigures
-from edgespec.tuning.outlook import Outlook, best_outlook, continued, outlooks
 from edgespec.tuning.profile import Profile
 
 __all__ = [

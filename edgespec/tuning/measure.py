@@ -18,7 +18,7 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
-from edgespec.tuning.costs import CostTable, make_cost_table
+from edgespec.control.costs import CostTable, make_cost_table
 from edgespec.tuning.invariance import Difference, compare, stand_at
 
 __all__ = [

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import NamedTuple
 
-from edgespec.tuning.achieved import Achieved
+from edgespec.control.achieved import Achieved
 from edgespec.tuning.measure import setting_name
 from edgespec.tuning.profile import Usage
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
-from edgespec.tuning.controller import FixedPolicy
+from edgespec.control.controller import FixedPolicy
 
 PROMPTS = (
     "Repeat after me: one two three one two three one two three",

@@ -10,7 +10,7 @@ WORKLOAD = """
 import math
 import numpy as np
 from edgespec.drafters import Pace
-from edgespec.drafters.allowance import Allowance, fixed_allowance
+from edgespec.control.budget import Allowance, fixed_allowance
 from edgespec.drafters.automaton import extend, make_automaton, match
 from edgespec.drafters.ngram import NgramDrafter
 from edgespec.sampling.filters import distribution, make_workspace
@@ -18,8 +18,8 @@ from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain
 from edgespec.speculation.draws import draw_proposal
 from edgespec.speculation.settings import DrawSettings
-from edgespec.tuning.controller import AdaptivePolicy, Spent
-from edgespec.tuning.costs import make_cost_table
+from edgespec.control.controller import AdaptivePolicy, Spent
+from edgespec.control.costs import make_cost_table
 
 checked = False
 try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgespec.drafters.allowance import Allowance, fixed_allowance
+from edgespec.control.budget import Allowance, fixed_allowance
 from edgespec.drafters.composed import ComposedDrafter
 from edgespec.drafters.ngram import NgramDrafter
 from edgespec.drafters.protocol import Proposal

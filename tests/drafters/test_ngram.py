@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.drafters.allowance import fixed_allowance
+from edgespec.control.budget import fixed_allowance
 from edgespec.drafters.ngram import NgramDrafter
 
 ROOM = 16

@@ -10,9 +10,9 @@ import pytest
 
 from edgespec import GenerationLimits, SamplingParameters
 from edgespec.backend import capabilities
+from edgespec.control.controller import AdaptivePolicy
+from edgespec.control.costs import make_cost_table
 from edgespec.drafters import ComposedDrafter, NgramDrafter
-from edgespec.tuning.controller import AdaptivePolicy
-from edgespec.tuning.costs import make_cost_table
 from tests.runtime.exact import GREEDY, emitted, joint, p_value, unfiltered
 
 pytestmark = pytest.mark.skipif(

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
+from edgespec.control.achieved import Achieved
 from edgespec.runtime.loading import with_best
 from edgespec.runtime.options import default_threads
-from edgespec.tuning.achieved import Achieved
 from edgespec.tuning.exactness import find_setting, forget_settings, store_setting
 from edgespec.tuning.measure import SettingFigures
 from edgespec.tuning.profile import BestSetting, load_profile

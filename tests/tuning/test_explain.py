@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from edgespec.drafters.calibration import make_calibration, write_calibration
-from edgespec.tuning.achieved import Achieved
+from edgespec.control.achieved import Achieved
+from edgespec.control.calibration import make_calibration, write_calibration
+from edgespec.control.speedup import outlooks
 from edgespec.tuning.explain import explain
 from edgespec.tuning.measure import SettingFigures
-from edgespec.tuning.outlook import outlooks
 from edgespec.tuning.profile import BestSetting, Profile
 from edgespec.tuning.tables import explanation_lines
 

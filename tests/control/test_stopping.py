@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.drafters.allowance import Allowance, fixed_allowance
-from edgespec.drafters.calibration import notice, record
-from edgespec.drafters.pace import Pace
+from edgespec.control.budget import Allowance, fixed_allowance
+from edgespec.control.calibration import notice, record
+from edgespec.control.stopping import Pace
 
 PROPERTY = settings(max_examples=200, deadline=None, derandomize=True)
 K = 8

@@ -13,15 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from edgespec._types import BoolArray, Float64Array, Int32Array
-from edgespec.drafters.allowance import Allowance
+from edgespec.control.budget import Allowance
+from edgespec.control.controller import AdaptivePolicy, FixedPolicy, Policy, Spent
+from edgespec.control.costs import CostTable, make_cost_table
+from edgespec.control.stopping import Pace
 from edgespec.drafters.composed import ComposedDrafter
 from edgespec.drafters.ngram import NgramDrafter
 from edgespec.drafters.none import NoDrafter
-from edgespec.drafters.pace import Pace
 from edgespec.drafters.protocol import Drafter, Proposal
 from edgespec.speculation.settings import DrawSettings
-from edgespec.tuning.controller import AdaptivePolicy, FixedPolicy, Policy, Spent
-from edgespec.tuning.costs import CostTable, make_cost_table
 
 K = 15
 """The most proposals of a cycle."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from edgespec.tuning.achieved import Achieved
-from edgespec.tuning.controller import AdaptivePolicy, Spent
-from edgespec.tuning.costs import make_cost_table
+from edgespec.control.achieved import Achieved
+from edgespec.control.controller import AdaptivePolicy, Spent
+from edgespec.control.costs import make_cost_table
 
 
 def test_totals_add_up_and_survive_json() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.drafters import calibration as module
-from edgespec.drafters.calibration import (
+from edgespec.control import calibration as module
+from edgespec.control.calibration import (
     POSITIONS,
     estimate,
     expected,

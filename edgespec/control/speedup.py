@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from edgespec.tuning.costs import CostTable, predicted_cost
+from edgespec.control.costs import CostTable, predicted_cost
 
 __all__ = ["Outlook", "best_outlook", "continued", "expected_speedup", "outlooks"]
 

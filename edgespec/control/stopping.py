@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import Float64Array
-from edgespec.drafters.allowance import Allowance, best_length, fixed_allowance
-from edgespec.drafters.calibration import (
+from edgespec.control.budget import Allowance, best_length, fixed_allowance
+from edgespec.control.calibration import (
     POSITIONS,
     Calibration,
     estimate,

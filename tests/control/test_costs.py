@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.tuning.costs import (
+from edgespec.control.costs import (
     fill_cycle_costs,
     make_cost_table,
     observe_cost,

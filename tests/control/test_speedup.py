@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from edgespec.speculation.theory import best_k, expected_tokens
-from edgespec.tuning.costs import make_cost_table
-from edgespec.tuning.outlook import best_outlook, continued, expected_speedup, outlooks
+from edgespec.control.costs import make_cost_table
+from edgespec.control.speedup import best_outlook, continued, expected_speedup, outlooks
+from edgespec.lab.theory import best_k, expected_tokens
 
 V = [1.0, 1.4, 1.8, 2.2, 3.0, 3.3, 3.6, 4.0, 5.5]
 

@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from edgespec._types import Float64Array
-from edgespec.drafters.allowance import Allowance, fixed_allowance
-from edgespec.tuning.achieved import Achieved
-from edgespec.tuning.costs import CostTable, fill_cycle_costs, observe_cost, predicted_cost
+from edgespec.control.achieved import Achieved
+from edgespec.control.budget import Allowance, fixed_allowance
+from edgespec.control.costs import CostTable, fill_cycle_costs, observe_cost, predicted_cost
 
 __all__ = ["AdaptivePolicy", "FixedPolicy", "Policy", "Spent"]
 

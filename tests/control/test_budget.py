@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.drafters.allowance import Allowance, best_length, fixed_allowance
+from edgespec.control.budget import Allowance, best_length, fixed_allowance
 
 PROPERTY = settings(max_examples=300, deadline=None, derandomize=True)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgespec.tuning.controller import AdaptivePolicy, FixedPolicy, Spent
-from edgespec.tuning.costs import make_cost_table
+from edgespec.control.controller import AdaptivePolicy, FixedPolicy, Spent
+from edgespec.control.costs import make_cost_table
 
 K = 7
 PLAIN_S = 0.01

@@ -16,7 +16,7 @@ PROMPT = 150
 
 def _load(name: str) -> ModuleType:
     path = Path(__file__).with_name(f"{name}.py")
-    spec = importlib.util.spec_from_file_location(f"edgespec_tuning_{name}", path)
+    spec = importlib.util.spec_from_file_location(f"edgespec_control_{name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from edgespec.speculation.theory import ZERO, Distribution, decompose, normalized
+from edgespec.lab.theory import ZERO, Distribution, decompose, normalized
 
 __all__ = ["TooManyCasesError", "TreeOutcome", "siblings"]
 

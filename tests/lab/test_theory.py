@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edgespec.speculation.theory import (
+from edgespec.lab.theory import (
     Choice,
     MeasuredCost,
     best_k,
@@ -20,7 +20,7 @@ from edgespec.speculation.theory import (
     normalized,
     total_variation,
 )
-from edgespec.speculation.trees import TooManyCasesError, siblings
+from edgespec.lab.trees import TooManyCasesError, siblings
 
 P = (Fraction(6, 10), Fraction(3, 10), Fraction(1, 10))
 Q = (Fraction(2, 10), Fraction(5, 10), Fraction(3, 10))
