@@ -17,7 +17,7 @@ from growth import LINE, Chart, Series, Setup
 from edgespec._types import Float64Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.benchmark.workloads import WORKLOADS
-from edgespec.drafters import NgramDrafter
+from edgespec.drafters import PromptLookupDrafter
 from edgespec.errors import UsageError
 from edgespec.runtime.decoder import Decoder
 from edgespec.runtime.statistics import Statistics
@@ -105,7 +105,7 @@ def _spent(statistics: Statistics) -> Float64Array:
 
 
 def _decoder(context: Context, k: int) -> Decoder:
-    return Decoder(context, NgramDrafter(context.capacity, threshold=0.0), k)
+    return Decoder(context, PromptLookupDrafter(context.capacity, threshold=0.0), k)
 
 
 def _prompt(model: Model) -> Int32Array:

@@ -35,7 +35,7 @@ from edgespec.benchmark.workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from edgespec import Engine
-    from edgespec.control.controller import Spent
+    from edgespec.control.controller import CycleTiming
 
 SIDES = ("plain", "adaptive")
 FIGURES = ("tokens_per_second", "first_token_s")
@@ -131,17 +131,17 @@ def measure(
     }
 
 
-def by_size(cycles: list[tuple[Spent, float | None]]) -> dict[str, dict[str, float]]:
+def by_size(cycles: list[tuple[CycleTiming, float | None]]) -> dict[str, dict[str, float]]:
     """Means over the adaptive cycles that evaluated so many tokens."""
     table = {}
-    for n in sorted({spent.evaluated for spent, _ in cycles}):
-        part = [(spent, predicted) for spent, predicted in cycles if spent.evaluated == n]
+    for n in sorted({timing.evaluated for timing, _ in cycles}):
+        part = [(timing, predicted) for timing, predicted in cycles if timing.evaluated == n]
         known = [predicted for _, predicted in part if predicted is not None]
         table[str(n)] = {
             "cycles": len(part),
-            "emitted": float(np.mean([spent.emitted for spent, _ in part])),
-            "draft_s": float(np.mean([spent.draft_s for spent, _ in part])),
-            "verify_s": float(np.mean([spent.verify_s for spent, _ in part])),
+            "emitted": float(np.mean([timing.emitted for timing, _ in part])),
+            "draft_s": float(np.mean([timing.draft_s for timing, _ in part])),
+            "verify_s": float(np.mean([timing.verify_s for timing, _ in part])),
             "predicted_s": float(np.mean(known)) if known else None,
         }
     return table

@@ -27,17 +27,17 @@ from edgespec.control.controller import AdaptivePolicy, FixedPolicy
 from edgespec.drafters import (
     ComposedDrafter,
     Drafter,
-    NgramDrafter,
     NoDrafter,
+    PromptLookupDrafter,
 )
 from edgespec.runtime.warmup import warm_up
 
 _READING = 0.3  # of a draft's step, for each token of a batch, where nothing was recorded
 
 
-def make_lookup(generation: Generation) -> NgramDrafter:
+def make_lookup(generation: Generation) -> PromptLookupDrafter:
     """In the state that the recorded one started in."""
-    drafter = NgramDrafter(len(generation.text))
+    drafter = PromptLookupDrafter(len(generation.text))
     drafter.trust(generation.start["learned"]["ngram"])
     return drafter
 

@@ -1,10 +1,10 @@
 """The decoding loop on a text that is known: what a drafter would propose, what would be kept.
 
-Prompt lookup is the real `NgramDrafter`, run over the recorded tokens; a draft model is what is
-known of its agreement with the text, position by position, under the real `Pace`. Greedy and
-coupled text is the same for every policy, so that this is exact. Under the rejection rule it is
-one of the texts that could have been: a proposal of prompt lookup is kept as often as it is the
-target's own draw, which is as often as it is here.
+Prompt lookup is the real `PromptLookupDrafter`, run over the recorded tokens; a draft model is what
+is known of its agreement with the text, position by position, under the real `DraftStopping`.
+Greedy and coupled text is the same for every policy, so that this is exact. Under the rejection
+rule it is one of the texts that could have been: a proposal of prompt lookup is kept as often as
+it is the target's own draw, which is as often as it is here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 from recorded import Costs, Generation
 
-from edgespec.control.controller import Policy, Spent
-from edgespec.drafters import Allowance, Drafter, NoDrafter, Pace, Proposal
+from edgespec.control.budget import DraftBudget
+from edgespec.control.controller import CycleTiming, Policy
+from edgespec.control.stopping import DraftStopping
+from edgespec.drafters import Drafter, NoDrafter, Proposal
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["KnownDraft", "Outcome", "ReplayedDraft", "replay"]
@@ -35,7 +37,7 @@ class KnownDraft:
         sure: float64 (n,), its confidence there.
         known: share of the answer's positions where both were seen, not guessed.
         step_s, reading_s: seconds of drafting a token, of reading one.
-        learned: what its `Pace` had learned at the start; None for nothing.
+        learned: what its `DraftStopping` had learned at the start; None for nothing.
     """
 
     right: np.ndarray
@@ -52,43 +54,41 @@ class ReplayedDraft:
     name = "model"
 
     def __init__(self, draft: KnownDraft, text: np.ndarray, most: int) -> None:
-        self.pace = Pace(draft.step_s, draft.reading_s, most)
-        self.pace.restore(draft.learned)
+        self.stopping = DraftStopping(draft.step_s, draft.reading_s, most)
+        self.stopping.restore(draft.learned)
         self.spent_s = 0.0
         self._draft, self._text, self._cached = draft, text, 0
 
-    def rate(self, allowance: Allowance, length: int) -> float:
-        return self.pace.rate(allowance, length - 1 - self._cached)
+    def rate(self, budget: DraftBudget, length: int) -> float:
+        return self.stopping.rate(budget, length - 1 - self._cached)
 
-    def propose(self, history: np.ndarray, length: int, allowance: Allowance) -> Proposal:
-        return self.extend(history, length, allowance, 0)
+    def propose(self, history: np.ndarray, length: int, budget: DraftBudget) -> Proposal:
+        return self.extend(history, length, budget, 0)
 
-    def extend(
-        self, history: np.ndarray, length: int, allowance: Allowance, given: int
-    ) -> Proposal:
-        self.pace.begin(allowance, length - 1 - self._cached, given)
+    def extend(self, history: np.ndarray, length: int, budget: DraftBudget, given: int) -> Proposal:
+        self.stopping.begin(budget, length - 1 - self._cached, given)
         end, stop = len(self._text), length + given
         right = bool(np.array_equal(history[length:stop], self._text[length:stop]))
         position = stop
-        while self.pace.another():
+        while self.stopping.another():
             self._read(position)
             # Behind a mistake, and behind the end, it goes on in a text of its own.
             here = min(position, end - 1)
-            self.pace.add(float(self._draft.sure[here]))
+            self.stopping.add(float(self._draft.sure[here]))
             right = right and position < end and bool(self._draft.right[here])
             history[position] = self._text[here] if right else _WRONG
             position += 1
-        return Proposal(self.pace.size)
+        return Proposal(self.stopping.size)
 
     def _read(self, length: int) -> None:
         missing, self._cached = length - self._cached, length
         reading_s = self._draft.reading_s * missing if missing > _FEW else 0.0
         seconds = max(self._draft.step_s, reading_s)
         self.spent_s += seconds
-        self.pace.spent(missing, seconds)
+        self.stopping.timed(missing, seconds)
 
     def learn(self, accepted: int, judged: int) -> None:
-        self.pace.learn(accepted, judged)
+        self.stopping.learn(accepted, judged)
 
     def commit(self, history: np.ndarray, length: int) -> None:
         self._cached = min(self._cached, length - 1)
@@ -134,9 +134,9 @@ def replay(
     while length < goal:
         emitted = length - len(start["prompt"])
         limit = max(0, min(k, most - emitted - 1, context - length - 1))
-        allowance = policy.allowance(length - 1, limit)
+        budget = policy.budget(length - 1, limit)
         before_s = _model_s(drafter)
-        count = drafter.propose(history, length, allowance).size
+        count = drafter.propose(history, length, budget).size
         draft_s = _model_s(drafter) - before_s
         if not isinstance(drafter, NoDrafter):
             draft_s += costs.lookup_s
@@ -146,7 +146,7 @@ def replay(
         after = min(length + accepted + 1, end)
         history[length:after] = text[length:after]
         drafter.commit(history, after)
-        policy.observe(Spent(length - 1, count + 1, count, accepted + 1, draft_s, verify_s))
+        policy.observe(CycleTiming(length - 1, count + 1, count, accepted + 1, draft_s, verify_s))
         outcome.seconds += draft_s + verify_s + costs.token_s * (accepted + 1)
         outcome.proposed.append(count)
         outcome.accepted.append(accepted)

@@ -61,7 +61,7 @@ def steps(arguments: argparse.Namespace) -> Iterator[Step]:
 
 def used(context: Context) -> Iterator[Step]:
     """The context is filled to its last token, and indexed by prompt lookup."""
-    from edgespec.drafters import NgramDrafter
+    from edgespec.drafters import PromptLookupDrafter
     from edgespec.runtime.decoder import Decoder
     from edgespec.tuning.measure import measuring_text
 
@@ -71,7 +71,7 @@ def used(context: Context) -> Iterator[Step]:
     context.evaluate(text[-rows:], rows)
     assert context.native_length() == context.capacity
     yield now("compute")
-    drafter = NgramDrafter(context.capacity)
+    drafter = PromptLookupDrafter(context.capacity)
     decoder = Decoder(context, drafter, rows - 1)
     decoder.history[: len(text)] = text
     drafter.commit(decoder.history, len(text))

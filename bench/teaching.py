@@ -9,8 +9,9 @@ from recorded import Generation
 from replaying import KnownDraft
 
 from edgespec import Engine, EngineOptions, SamplingParameters
+from edgespec.control.budget import fixed_budget
 from edgespec.control.calibration import make_calibration
-from edgespec.drafters import ContextDrafter, fixed_allowance
+from edgespec.drafters import ContextDrafter
 from edgespec.speculation.settings import draw_settings
 
 __all__ = ["known_drafts"]
@@ -38,18 +39,18 @@ def _follow(engine: Engine, generation: Generation) -> KnownDraft:
     prompt = len(generation.start["prompt"])
     if int(text.max()) >= engine.vocabulary.size:
         raise SystemExit(f"the traces are not of {engine.model_name}: give --model")
-    drafter.pace.calibration = make_calibration()  # so that estimates are the confidence itself
+    drafter.stopping.calibration = make_calibration()  # so that estimates are the confidence itself
     drafter.rewind(0)
     drafter.begin(draw_settings(SamplingParameters(temperature=0), "greedy"))
     right, sure = np.zeros(len(text), bool), np.zeros(len(text))
     history = np.concatenate([text, np.zeros(1, np.int32)])
-    allowance, seconds = fixed_allowance(1), []
+    budget, seconds = fixed_budget(1), []
     for position in range(prompt, len(text)):
         started = perf_counter()
-        proposed = drafter.propose(history, position, allowance).size
+        proposed = drafter.propose(history, position, budget).size
         seconds.append(perf_counter() - started)
         right[position] = proposed and history[position] == text[position]
-        sure[position] = allowance.acceptance[0]
+        sure[position] = budget.acceptance[0]
         history[position] = text[position]
         drafter.commit(history, position + 1)
     # The first one has read the prompt.

@@ -10,7 +10,7 @@ __all__ = ["Answer", "Cycle", "Turn"]
 
 
 class Cycle(NamedTuple):
-    """As `edgespec.control.controller.Spent`, and who proposed.
+    """As `edgespec.control.controller.CycleTiming`, and who proposed.
 
     Attributes:
         depth: tokens in the target's cache before it.

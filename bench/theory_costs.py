@@ -12,14 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from theory_answers import Turn
 
+from edgespec.control.budget import fixed_budget
 from edgespec.control.costs import CostTable, make_cost_table, predicted_cost
-from edgespec.drafters import (
-    ComposedDrafter,
-    ContextDrafter,
-    Drafter,
-    NgramDrafter,
-    fixed_allowance,
-)
+from edgespec.drafters import ComposedDrafter, ContextDrafter, Drafter, PromptLookupDrafter
 from edgespec.tuning.cost import measure_cost
 from edgespec.tuning.measure import measuring_text
 
@@ -133,17 +128,17 @@ def measure_drafting(engine: Engine, k: int) -> Drafting:
     model = drafter.model if isinstance(drafter, ComposedDrafter) else drafter
     lookup_s = indexing_s = step_s = reading_s = 0.0
     if isinstance(model, ContextDrafter):
-        step_s, reading_s = model.pace.step_s, model.pace.reading_s
-    if isinstance(drafter, (NgramDrafter, ComposedDrafter)):
+        step_s, reading_s = model.stopping.step_s, model.stopping.reading_s
+    if isinstance(drafter, (PromptLookupDrafter, ComposedDrafter)):
         lookup_s, indexing_s = _measure_lookup(measuring_text(engine.target, 4 * _LOOKUPS), k)
     return Drafting(lookup_s, indexing_s, step_s, reading_s)
 
 
 def _measure_lookup(text: np.ndarray, k: int) -> tuple[float, float]:
     """Seconds of a look-up, and of indexing a token."""
-    drafter, allowance = NgramDrafter(len(text)), fixed_allowance(k)
+    drafter, budget = PromptLookupDrafter(len(text)), fixed_budget(k)
     history = np.concatenate([text, np.zeros(k, text.dtype)])
-    drafter.propose(history, 1, allowance)  # compiles, or loads what was compiled
+    drafter.propose(history, 1, budget)  # compiles, or loads what was compiled
     known = len(text) - _LOOKUPS
     started = perf_counter()
     drafter.commit(history, known)
@@ -151,7 +146,7 @@ def _measure_lookup(text: np.ndarray, k: int) -> tuple[float, float]:
     took = []
     for length in range(known, len(text)):
         started = perf_counter()
-        drafter.propose(history, length, allowance)
+        drafter.propose(history, length, budget)
         took.append(perf_counter() - started)
         history[: len(text)] = text  # in place of the proposals
         drafter.commit(history, length + 1)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from theory_answers import Answer, Cycle
 from theory_costs import Known
 
-from edgespec.control.speedup import outlooks
+from edgespec.control.speedup import expected_speedups
 
 __all__ = ["Prediction", "acceptance", "one_chance", "plain_s", "predict"]
 
@@ -101,12 +101,12 @@ def _theorem(alpha: Sequence[float], cycles: Sequence[Cycle], known: Known) -> t
     plain = known.plain.evaluation_s(1, depth)
     v = [known.speculative.evaluation_s(n, depth) / plain for n in range(1, len(alpha) + 2)]
     found = {
-        drafted: outlooks(alpha, v, known.drafting.step_s / plain if drafted else 0.0)
+        drafted: expected_speedups(alpha, v, known.drafting.step_s / plain if drafted else 0.0)
         for drafted in (False, True)
     }
     tokens = cost = 0.0
     for (k, drafted), count in Counter((c.proposed, c.drafted) for c in cycles).items():
-        outlook = found[drafted][k]
-        tokens += count * outlook.tokens
-        cost += count * (outlook.cost + known.drafting.lookup_s / plain)
+        expected = found[drafted][k]
+        tokens += count * expected.tokens
+        cost += count * (expected.cost + known.drafting.lookup_s / plain)
     return tokens / cost, tokens / len(cycles)

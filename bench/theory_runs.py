@@ -18,7 +18,7 @@ from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.benchmark.bench import Work
 from edgespec.benchmark.measuring import WatchedPolicy, forget_texts
 from edgespec.benchmark.tasks import Task
-from edgespec.control.controller import Spent
+from edgespec.control.controller import CycleTiming
 from edgespec.errors import ContextFullError, UsageError
 from edgespec.tuning.exactness import setting_of
 
@@ -54,21 +54,21 @@ class CycleLog(WatchedPolicy):
         self._drafter = engine.drafter
         self.drafted: list[bool] = []
 
-    def observe(self, spent: Spent) -> float | None:
-        self.drafted.append(spent.proposed > 0 and self._drafter.name != "ngram")
-        return super().observe(spent)
+    def observe(self, timing: CycleTiming) -> float | None:
+        self.drafted.append(timing.proposed > 0 and self._drafter.name != "ngram")
+        return super().observe(timing)
 
     def take(self, start: int) -> tuple[Cycle, ...]:
         """Cycles from this one on."""
         pairs = zip(self.cycles[start:], self.drafted[start:], strict=True)
         return tuple(
             Cycle(
-                *spent._replace(
-                    draft_s=round(spent.draft_s, _DIGITS), verify_s=round(spent.verify_s, _DIGITS)
+                *timing._replace(
+                    draft_s=round(timing.draft_s, _DIGITS), verify_s=round(timing.verify_s, _DIGITS)
                 ),
                 drafted,
             )
-            for (spent, _), drafted in pairs
+            for (timing, _), drafted in pairs
         )
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from edgespec.benchmark.energy import EnergyMeter
 from edgespec.benchmark.tasks import Task
-from edgespec.control.controller import Policy, Spent
-from edgespec.drafters import Allowance
+from edgespec.control.budget import DraftBudget
+from edgespec.control.controller import CycleTiming, Policy
 from edgespec.errors import ContextFullError
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Session
@@ -60,16 +60,16 @@ class WatchedPolicy:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self.cycles: list[tuple[Spent, float | None]] = []
+        self.cycles: list[tuple[CycleTiming, float | None]] = []
 
-    def allowance(self, depth: int, limit: int) -> Allowance:
+    def budget(self, depth: int, limit: int) -> DraftBudget:
         """The watched policy's."""
-        return self._policy.allowance(depth, limit)
+        return self._policy.budget(depth, limit)
 
-    def observe(self, spent: Spent) -> float | None:
+    def observe(self, timing: CycleTiming) -> float | None:
         """Remember it and pass it on."""
-        predicted_s = self._policy.observe(spent)
-        self.cycles.append((spent, predicted_s))
+        predicted_s = self._policy.observe(timing)
+        self.cycles.append((timing, predicted_s))
         return predicted_s
 
 
@@ -113,8 +113,8 @@ def run_task(engine: Engine, task: Task, sampling: SamplingParameters, most_toke
                 break
     run.joules = meter.joules()
     run.digest = digest.hexdigest()[:16]
-    for spent, _ in policy.cycles:
-        _count(run, spent)
+    for timing, _ in policy.cycles:
+        _count(run, timing)
     return run
 
 
@@ -130,15 +130,15 @@ def _turn(session: Session, message: str, run: Run, digest: hashlib._Hash) -> No
     run.decode_s += result.statistics.decode_s
 
 
-def _count(run: Run, spent: Spent) -> None:
-    accepted = spent.emitted - 1
+def _count(run: Run, timing: CycleTiming) -> None:
+    accepted = timing.emitted - 1
     run.cycles += 1
-    for position in range(min(accepted + 1, spent.proposed)):
+    for position in range(min(accepted + 1, timing.proposed)):
         if position == len(run.tried):
             run.tried.append(0)
             run.accepted.append(0)
         run.tried[position] += 1
         run.accepted[position] += position < accepted
-    here = run.depths.setdefault(spent.depth // _DEPTH_STEP * _DEPTH_STEP, [0.0, 0.0])
-    here[0] += spent.emitted
-    here[1] += spent.draft_s + spent.verify_s
+    here = run.depths.setdefault(timing.depth // _DEPTH_STEP * _DEPTH_STEP, [0.0, 0.0])
+    here[0] += timing.emitted
+    here[1] += timing.draft_s + timing.verify_s

@@ -20,10 +20,10 @@ import numpy as np
 from edgespec._types import Float64Array
 from edgespec.sampling.kernel import kernel
 
-__all__ = ["Allowance", "best_length", "fixed_allowance"]
+__all__ = ["DraftBudget", "best_length", "fixed_budget"]
 
 
-class Allowance(NamedTuple):
+class DraftBudget(NamedTuple):
     """The budget of one cycle.
 
     Attributes:
@@ -43,19 +43,19 @@ class Allowance(NamedTuple):
     spare_s: float = 0.0
 
 
-def fixed_allowance(limit: int) -> Allowance:
+def fixed_budget(limit: int) -> DraftBudget:
     """Up to `limit` proposals whatever they cost."""
-    return Allowance(limit, np.ones(limit + 1), np.ones(max(1, limit)), fixed=True)
+    return DraftBudget(limit, np.ones(limit + 1), np.ones(max(1, limit)), fixed=True)
 
 
 @kernel
 def best_length(
-    allowance: Allowance, least: int, given: int, drafted: int, step_s: float, start_s: float
+    budget: DraftBudget, least: int, given: int, drafted: int, step_s: float, start_s: float
 ) -> tuple[int, float]:
     """The number of proposals with the most expected tokens by the second, and those.
 
     Args:
-        allowance: its acceptance is known or expected for every position below its limit.
+        budget: its acceptance is known or expected for every position below its limit.
         least: fewer are no choice any more.
         given: proposals at the front that cost nothing.
         drafted: proposals, with those, that are paid for whether they are verified or not.
@@ -64,13 +64,13 @@ def best_length(
     """
     best, rate = least, 0.0
     survival, expected = 1.0, 1.0
-    for j in range(allowance.limit + 1):
+    for j in range(budget.limit + 1):
         if j > 0:
-            survival *= allowance.acceptance[j - 1]
+            survival *= budget.acceptance[j - 1]
             expected += survival
         if j < least:
             continue
-        seconds = allowance.cycle_s[j]
+        seconds = budget.cycle_s[j]
         steps = max(j, drafted) - given
         if steps > 0:
             seconds += start_s + steps * step_s

@@ -1,7 +1,7 @@
 """Decides every cycle what speculation may spend, from measured costs; and learns from it.
 
 The drafters know how probable acceptance is; the controller knows what verification costs. It
-hands the costs over as an `Allowance`, and keeps an account: when the cycles that speculated took
+hands the costs over as an `DraftBudget`, and keeps an account: when the cycles that speculated took
 longer than their tokens would have taken plainly, whatever the reason, speculation has to promise
 that much more before it is tried again.
 """
@@ -14,10 +14,10 @@ import numpy as np
 
 from edgespec._types import Float64Array
 from edgespec.control.achieved import Achieved
-from edgespec.control.budget import Allowance, fixed_allowance
+from edgespec.control.budget import DraftBudget, fixed_budget
 from edgespec.control.costs import CostTable, fill_cycle_costs, observe_cost, predicted_cost
 
-__all__ = ["AdaptivePolicy", "FixedPolicy", "Policy", "Spent"]
+__all__ = ["AdaptivePolicy", "CycleTiming", "FixedPolicy", "Policy"]
 
 _TRYING = 0.01
 """Share of the time that may go into trying drafts that do not pay."""
@@ -31,7 +31,7 @@ _ACCOUNT_CYCLES = 50.0
 is found out within the first few blocks is no reason to doubt the next one."""
 
 
-class Spent(NamedTuple):
+class CycleTiming(NamedTuple):
     """What a cycle was.
 
     Attributes:
@@ -53,10 +53,10 @@ class Spent(NamedTuple):
 class Policy(Protocol):
     """Bounds a cycle's proposals."""
 
-    def allowance(self, depth: int, limit: int) -> Allowance:
+    def budget(self, depth: int, limit: int) -> DraftBudget:
         """For a cycle behind `depth` cached tokens that may propose up to `limit`."""
 
-    def observe(self, spent: Spent) -> float | None:
+    def observe(self, timing: CycleTiming) -> float | None:
         """Learn from a finished cycle; the seconds predicted for its evaluation, if any were."""
 
 
@@ -64,13 +64,13 @@ class FixedPolicy:
     """As many proposals as the user asked for, whatever they cost."""
 
     def __init__(self, k: int) -> None:
-        self._allowances = [fixed_allowance(limit) for limit in range(k + 1)]
+        self._budgets = [fixed_budget(limit) for limit in range(k + 1)]
 
-    def allowance(self, depth: int, limit: int) -> Allowance:
+    def budget(self, depth: int, limit: int) -> DraftBudget:
         """Up to `limit`."""
-        return self._allowances[limit]
+        return self._budgets[limit]
 
-    def observe(self, spent: Spent) -> None:
+    def observe(self, timing: CycleTiming) -> None:
         """Nothing to learn."""
 
 
@@ -98,24 +98,24 @@ class AdaptivePolicy:
         """By how much speculation has lately disappointed, as a share of its cost."""
         return min(max(self._took_s / self._worth_s - 1.0, 0.0), _MOST_MARGIN)
 
-    def allowance(self, depth: int, limit: int) -> Allowance:
+    def budget(self, depth: int, limit: int) -> DraftBudget:
         """Measured costs at this depth."""
         fill_cycle_costs(self.costs, float(depth), limit, self.margin, self._cycle_s)
-        return Allowance(limit, self._cycle_s, self._acceptance, False, self._spare_s)
+        return DraftBudget(limit, self._cycle_s, self._acceptance, False, self._spare_s)
 
-    def observe(self, spent: Spent) -> float | None:
+    def observe(self, timing: CycleTiming) -> float | None:
         """Correct the costs and the account."""
-        depth, predicted = float(spent.depth), None
-        if spent.evaluated <= self.costs.largest:
-            predicted, plain_s = observe_cost(self.costs, depth, spent.evaluated, spent.verify_s)
+        depth, predicted = float(timing.depth), None
+        if timing.evaluated <= self.costs.largest:
+            predicted, plain_s = observe_cost(self.costs, depth, timing.evaluated, timing.verify_s)
         else:
             plain_s = predicted_cost(self.costs, depth, 1)
-        took_s = spent.draft_s + spent.verify_s
-        worth_s = spent.emitted * plain_s
+        took_s = timing.draft_s + timing.verify_s
+        worth_s = timing.emitted * plain_s
         if predicted is not None:
-            self.achieved.add(spent.evaluated, spent.emitted, took_s, worth_s)
+            self.achieved.add(timing.evaluated, timing.emitted, took_s, worth_s)
         self._spare_s += _TRYING * took_s
-        if spent.proposed > 0:
+        if timing.proposed > 0:
             # An outlier, or a draft that reads a whole prompt once, says little of the next cycle.
             usual_s = min(took_s, worth_s + plain_s)
             self._took_s = _ACCOUNT_DECAY * self._took_s + usual_s

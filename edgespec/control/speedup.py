@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from edgespec.control.costs import CostTable, predicted_cost
 
-__all__ = ["Outlook", "best_outlook", "continued", "expected_speedup", "outlooks"]
+__all__ = ["ExpectedSpeedup", "continued", "draft_speedup", "expected_speedups", "fastest"]
 
 _DEPTH = 256.0
 """Tokens in the cache that a draft is judged at before it is used: in the middle of an answer."""
 
 
-class Outlook(NamedTuple):
+class ExpectedSpeedup(NamedTuple):
     """A cycle of k proposals: expected tokens, and cost in single-token evaluations."""
 
     k: int
@@ -31,7 +31,9 @@ class Outlook(NamedTuple):
         return self.tokens / self.cost
 
 
-def outlooks(alpha: Sequence[float], v: Sequence[float], c: float) -> list[Outlook]:
+def expected_speedups(
+    alpha: Sequence[float], v: Sequence[float], c: float
+) -> list[ExpectedSpeedup]:
     """For k = 0 up to as many as there are probabilities of acceptance.
 
     Args:
@@ -39,18 +41,18 @@ def outlooks(alpha: Sequence[float], v: Sequence[float], c: float) -> list[Outlo
         v: v(1), v(2), ... at least one more.
         c: cost of a draft step.
     """
-    found = [Outlook(0, 1.0, v[0])]
+    found = [ExpectedSpeedup(0, 1.0, v[0])]
     survival, tokens = 1.0, 1.0
     for k, rate in enumerate(alpha, 1):
         survival *= rate
         tokens += survival
-        found.append(Outlook(k, tokens, v[k] + k * c))
+        found.append(ExpectedSpeedup(k, tokens, v[k] + k * c))
     return found
 
 
-def best_outlook(found: Sequence[Outlook]) -> Outlook:
+def fastest(found: Sequence[ExpectedSpeedup]) -> ExpectedSpeedup:
     """The fastest."""
-    return max(found, key=lambda outlook: outlook.speedup)
+    return max(found, key=lambda each: each.speedup)
 
 
 def continued(alpha: Sequence[float], count: int) -> list[float]:
@@ -58,7 +60,7 @@ def continued(alpha: Sequence[float], count: int) -> list[float]:
     return [alpha[min(position, len(alpha) - 1)] for position in range(count)]
 
 
-def expected_speedup(alpha: Sequence[float], costs: CostTable, step_s: float) -> float:
+def draft_speedup(alpha: Sequence[float], costs: CostTable, step_s: float) -> float:
     """Of a draft with this held-out acceptance at its best k, at the depth of an ordinary answer.
 
     Args:
@@ -66,4 +68,4 @@ def expected_speedup(alpha: Sequence[float], costs: CostTable, step_s: float) ->
     """
     seconds = [float(predicted_cost(costs, _DEPTH, n)) for n in range(1, costs.largest + 1)]
     v = [s / seconds[0] for s in seconds]
-    return best_outlook(outlooks(continued(alpha, len(v) - 1), v, step_s / seconds[0])).speedup
+    return fastest(expected_speedups(continued(alpha, len(v) - 1), v, step_s / seconds[0])).speedup

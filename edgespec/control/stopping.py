@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import Float64Array
-from edgespec.control.budget import Allowance, best_length, fixed_allowance
+from edgespec.control.budget import DraftBudget, best_length, fixed_budget
 from edgespec.control.calibration import (
     POSITIONS,
     Calibration,
@@ -22,7 +22,7 @@ from edgespec.control.calibration import (
 )
 from edgespec.sampling.kernel import kernel
 
-__all__ = ["Pace"]
+__all__ = ["DraftStopping"]
 
 _HORIZON = 100
 """Cycles over which reading what the draft missed is written off: an answer's."""
@@ -70,7 +70,7 @@ def _learn(
             record(calibration, position, confidence[position], position < accepted)
 
 
-class Pace:
+class DraftStopping:
     """Decides token by token, from measured costs and what was accepted lately.
 
     Args:
@@ -84,70 +84,70 @@ class Pace:
         self.reading_s = reading_s
         self.calibration = make_calibration()
         self._confidence = np.zeros(max(1, most))
-        self._allowance = fixed_allowance(0)
+        self._budget = fixed_budget(0)
         self._given = self._drafted = 0
         self._start_s = 0.0
         self._minimum = 0
 
-    def rate(self, allowance: Allowance, missing: int) -> float:
+    def rate(self, budget: DraftBudget, missing: int) -> float:
         """Expected tokens by the second of a cycle that this drafter begins.
 
         Args:
             missing: committed tokens that the draft has not read.
         """
-        _expect(self.calibration, allowance.acceptance, 0, allowance.limit, 0.0)
+        _expect(self.calibration, budget.acceptance, 0, budget.limit, 0.0)
         start_s = missing * self.reading_s / _HORIZON
-        length, rate = best_length(allowance, 0, 0, 0, self.step_s, start_s)
+        length, rate = best_length(budget, 0, 0, 0, self.step_s, start_s)
         return float(rate) if length else 0.0
 
-    def begin(self, allowance: Allowance, missing: int, given: int) -> None:
+    def begin(self, budget: DraftBudget, missing: int, given: int) -> None:
         """A block starts.
 
         Args:
             given: proposals at its front that are another drafter's, their acceptance known.
         """
-        self._allowance = allowance
+        self._budget = budget
         self._given = self._drafted = given
         self._start_s = missing * self.reading_s / _HORIZON
-        self._minimum = allowance.limit if allowance.fixed else 0
-        if allowance.fixed:
+        self._minimum = budget.limit if budget.fixed else 0
+        if budget.fixed:
             return
-        _expect(self.calibration, allowance.acceptance, given, allowance.limit, 0.0)
+        _expect(self.calibration, budget.acceptance, given, budget.limit, 0.0)
         if given:
             return
-        length, rate = self._best(allowance)
-        if missing > _MANY and rate < _WORTH / allowance.cycle_s[0]:
-            length, self._allowance = 0, allowance._replace(limit=0)
-        if length == 0 and self._may_try(allowance, missing):
-            self._allowance = allowance
-            self._minimum = min(_TRY, allowance.limit)
+        length, rate = self._best(budget)
+        if missing > _MANY and rate < _WORTH / budget.cycle_s[0]:
+            length, self._budget = 0, budget._replace(limit=0)
+        if length == 0 and self._may_try(budget, missing):
+            self._budget = budget
+            self._minimum = min(_TRY, budget.limit)
 
-    def _may_try(self, allowance: Allowance, missing: int) -> bool:
+    def _may_try(self, budget: DraftBudget, missing: int) -> bool:
         """Whether there is time to spare for finding out if the draft has become better."""
-        tried = min(_TRY, allowance.limit)
+        tried = min(_TRY, budget.limit)
         cost = missing * self.reading_s + tried * self.step_s
-        cost += float(allowance.cycle_s[tried] - allowance.cycle_s[0])
-        if tried == 0 or allowance.spare_s < cost:
+        cost += float(budget.cycle_s[tried] - budget.cycle_s[0])
+        if tried == 0 or budget.spare_s < cost:
             return False
-        _expect(self.calibration, allowance.acceptance, 0, allowance.limit, _HOPE)
-        length, _ = self._best(allowance)
-        _expect(self.calibration, allowance.acceptance, 0, allowance.limit, 0.0)
+        _expect(self.calibration, budget.acceptance, 0, budget.limit, _HOPE)
+        length, _ = self._best(budget)
+        _expect(self.calibration, budget.acceptance, 0, budget.limit, 0.0)
         return length > 0
 
     def another(self) -> bool:
         """Whether one more token is worth drafting."""
         if self._drafted < self._minimum:
             return True
-        if self._drafted >= self._allowance.limit or self._allowance.fixed:
+        if self._drafted >= self._budget.limit or self._budget.fixed:
             return False
-        return self._best(self._allowance)[0] > self._drafted
+        return self._best(self._budget)[0] > self._drafted
 
     def add(self, confidence: float) -> None:
         """One was drafted, with this expected probability of a token drawn from its q."""
         position = self._drafted
         self._confidence[position] = confidence
         acceptance = estimate(self.calibration, position, confidence)
-        self._allowance.acceptance[position] = acceptance
+        self._budget.acceptance[position] = acceptance
         self._drafted += 1
 
     @property
@@ -158,13 +158,13 @@ class Pace:
         """
         if self._drafted <= self._minimum:
             return self._drafted
-        return self._best(self._allowance._replace(limit=self._drafted))[0]
+        return self._best(self._budget._replace(limit=self._drafted))[0]
 
-    def _best(self, allowance: Allowance) -> tuple[int, float]:
+    def _best(self, budget: DraftBudget) -> tuple[int, float]:
         # What was drafted behind a token depends on it, and must not decide whether it is kept.
         least = self._drafted - 1 if self._drafted > self._given else 0
         length, rate = best_length(
-            allowance, least, self._given, self._drafted, self.step_s, self._start_s
+            budget, least, self._given, self._drafted, self.step_s, self._start_s
         )
         return int(length), float(rate)
 
@@ -172,7 +172,7 @@ class Pace:
         """Of the last block so many were accepted, of so many that the target judged."""
         _learn(self.calibration, self._confidence, self._given, self._drafted, accepted, judged)
 
-    def spent(self, tokens: int, seconds: float) -> None:
+    def timed(self, tokens: int, seconds: float) -> None:
         """An evaluation of the draft took this long."""
         if tokens <= _FEW:
             self.step_s = _toward(self.step_s, seconds)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import Int32Array
-from edgespec.control.speedup import best_outlook, continued, outlooks
+from edgespec.control.speedup import continued, expected_speedups, fastest
 from edgespec.distill.batches import Batch
 from edgespec.distill.export import FORMATS, Provenance, read_draft, write_draft
 from edgespec.distill.proof import (
@@ -123,7 +123,9 @@ def _provenance(
 def _format(costs: Costs, number: int, path: Path, acceptance: Acceptance) -> dict[str, Any]:
     predicted = {}
     for name, alpha in (("greedy", acceptance.greedy), ("sampled", acceptance.sampled)):
-        best = best_outlook(outlooks(continued(alpha, len(costs.v) - 1), costs.v, costs.c(number)))
+        best = fastest(
+            expected_speedups(continued(alpha, len(costs.v) - 1), costs.v, costs.c(number))
+        )
         predicted[name] = {"k": best.k, "speedup": best.speedup}
     return {
         "format": FORMATS[number],

@@ -81,7 +81,7 @@ def measure_costs(target: Path, drafts: Sequence[Path], threads: int) -> Costs:
             drafter = draft_with(
                 draft, context, found, ContextOptions(length=_LENGTH, threads=threads), 1
             )
-            steps.append(drafter.pace.step_s)
+            steps.append(drafter.stopping.step_s)
             drafter.close()
     return Costs([verify[n] for n in _SIZES], steps)
 

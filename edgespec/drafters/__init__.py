@@ -1,32 +1,47 @@
 """Drafters: whatever proposes tokens cheaply, one file each, behind one small protocol."""
 
-from edgespec.control.budget import Allowance, fixed_allowance
-from edgespec.control.stopping import Pace
+import importlib
+import warnings
+from typing import Any
+
 from edgespec.drafters.composed import ComposedDrafter
+from edgespec.drafters.cross_vocabulary import CrossVocabularyDrafter
 from edgespec.drafters.eagle import EagleDrafter
-from edgespec.drafters.foreign import ForeignDrafter
 from edgespec.drafters.model import ModelDrafter, ReducedDrafter
-from edgespec.drafters.ngram import NgramDrafter
 from edgespec.drafters.none import NoDrafter
+from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import DETERMINISTIC, Drafter, Proposal
 from edgespec.drafters.running import ContextDrafter
 from edgespec.drafters.shared_tokens import SharedTokens, share_tokens
 
 __all__ = [
     "DETERMINISTIC",
-    "Allowance",
     "ComposedDrafter",
     "ContextDrafter",
+    "CrossVocabularyDrafter",
     "Drafter",
     "EagleDrafter",
-    "ForeignDrafter",
     "ModelDrafter",
-    "NgramDrafter",
     "NoDrafter",
-    "Pace",
+    "PromptLookupDrafter",
     "Proposal",
     "ReducedDrafter",
     "SharedTokens",
-    "fixed_allowance",
     "share_tokens",
 ]
+
+_RENAMED = {
+    "Allowance": ("edgespec.control.budget", "DraftBudget"),
+    "ForeignDrafter": ("edgespec.drafters.cross_vocabulary", "CrossVocabularyDrafter"),
+    "NgramDrafter": ("edgespec.drafters.prompt_lookup", "PromptLookupDrafter"),
+    "Pace": ("edgespec.control.stopping", "DraftStopping"),
+    "fixed_allowance": ("edgespec.control.budget", "fixed_budget"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home, new = _RENAMED[name]
+    warnings.warn(f"{__name__}.{name} is now {home}.{new}", DeprecationWarning, stacklevel=2)
+    return getattr(importlib.import_module(home), new)

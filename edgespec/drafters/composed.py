@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from edgespec._types import Int32Array
-from edgespec.control.budget import Allowance, best_length
-from edgespec.drafters.ngram import NgramDrafter
+from edgespec.control.budget import DraftBudget, best_length
+from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import Drafter, Proposal
 from edgespec.speculation.settings import DrawSettings
 
@@ -16,12 +16,10 @@ __all__ = ["ComposedDrafter", "ContinuingDrafter"]
 class ContinuingDrafter(Drafter, Protocol):
     """A drafter that can go on where another one stopped."""
 
-    def rate(self, allowance: Allowance, length: int) -> float:
+    def rate(self, budget: DraftBudget, length: int) -> float:
         """Expected tokens by the second if it began the block; 0 if it would propose nothing."""
 
-    def extend(
-        self, history: Int32Array, length: int, allowance: Allowance, given: int
-    ) -> Proposal:
+    def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
         """As `propose`, behind `given` proposals that stand in the history, one-hot each."""
 
 
@@ -33,7 +31,7 @@ class ComposedDrafter:
         model: begins the block where more is expected of it.
     """
 
-    def __init__(self, ngram: NgramDrafter, model: ContinuingDrafter) -> None:
+    def __init__(self, ngram: PromptLookupDrafter, model: ContinuingDrafter) -> None:
         self.ngram, self.model = ngram, model
         self.name = model.name
         self._given = 0
@@ -43,16 +41,16 @@ class ComposedDrafter:
         self.ngram.begin(settings)
         self.model.begin(settings)
 
-    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
+    def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
         """The better beginning, and the model behind it."""
         self._given = 0
-        if not allowance.fixed:
-            expected = self.model.rate(allowance, length)
-            copied = self.ngram.propose(history, length, allowance).size
-            reached = allowance._replace(limit=copied)
+        if not budget.fixed:
+            expected = self.model.rate(budget, length)
+            copied = self.ngram.propose(history, length, budget).size
+            reached = budget._replace(limit=copied)
             if copied and best_length(reached, 0, copied, copied, 0.0, 0.0)[1] >= expected:
                 self._given = copied
-        proposal = self.model.extend(history, length, allowance, self._given)
+        proposal = self.model.extend(history, length, budget, self._given)
         self.name = self.model.name if proposal.size > self._given else self.ngram.name
         return proposal
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import HeadContext, RecordedInputs
-from edgespec.control.stopping import Pace
+from edgespec.control.stopping import DraftStopping
 from edgespec.drafters.stepping import SteppingDrafter
 
 __all__ = ["EagleDrafter"]
@@ -28,8 +28,8 @@ class EagleDrafter(SteppingDrafter):
         features: what the target's context evaluates, recorded from its first token on.
         target_vocabulary: number of the target's tokens, the width of q.
         shared_vocabulary: the first so many tokens mean the same in head and target.
-        budget: the most tokens one `propose` may be asked for.
-        pace: decides how many are drafted.
+        longest: the most tokens one `propose` may be asked for.
+        stopping: decides how many are drafted.
     """
 
     name = "eagle"
@@ -41,10 +41,10 @@ class EagleDrafter(SteppingDrafter):
         features: RecordedInputs,
         target_vocabulary: int,
         shared_vocabulary: int,
-        budget: int,
-        pace: Pace,
+        longest: int,
+        stopping: DraftStopping,
     ) -> None:
-        super().__init__(context, target_vocabulary, shared_vocabulary, budget, pace)
+        super().__init__(context, target_vocabulary, shared_vocabulary, longest, stopping)
         self._features = features
         self._settled = 0  # entries made of the target's features
         self._state: Float32Array = np.zeros((1, context.model.embedding_length), np.float32)

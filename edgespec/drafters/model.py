@@ -6,7 +6,7 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
-from edgespec.control.stopping import Pace
+from edgespec.control.stopping import DraftStopping
 from edgespec.drafters.stepping import SteppingDrafter
 from edgespec.registry.dedicated import ReducedVocabulary
 
@@ -23,8 +23,8 @@ class ModelDrafter(SteppingDrafter):
         context: an open context of the draft; closed with the drafter.
         target_vocabulary: number of the target's tokens, the width of q.
         width: the first so many tokens mean the same in both; the rest is padding.
-        budget: the most tokens one `propose` may be asked for.
-        pace: decides how many are drafted.
+        longest: the most tokens one `propose` may be asked for.
+        stopping: decides how many are drafted.
     """
 
     def missing(self, length: int) -> int:
@@ -56,8 +56,8 @@ class ReducedDrafter(SteppingDrafter):
         context: an open context of the draft; closed with the drafter.
         target_vocabulary: number of the target's tokens, the width of q.
         reduced: which tokens of the target's it has.
-        budget: the most tokens one `propose` may be asked for.
-        pace: decides how many are drafted.
+        longest: the most tokens one `propose` may be asked for.
+        stopping: decides how many are drafted.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class ReducedDrafter(SteppingDrafter):
         context: Context,
         target_vocabulary: int,
         reduced: ReducedVocabulary,
-        budget: int,
-        pace: Pace,
+        longest: int,
+        stopping: DraftStopping,
     ) -> None:
-        super().__init__(context, target_vocabulary, target_vocabulary, budget, pace)
+        super().__init__(context, target_vocabulary, target_vocabulary, longest, stopping)
         self._proposed = np.flatnonzero(reduced.target_ids >= 0)
         self._target_ids = reduced.target_ids[self._proposed]
         self._draft_ids = np.full(target_vocabulary, reduced.unknown, np.int32)

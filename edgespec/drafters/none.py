@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgespec._types import Int32Array
-from edgespec.control.budget import Allowance
+from edgespec.control.budget import DraftBudget
 from edgespec.drafters.protocol import Proposal
 from edgespec.speculation.settings import DrawSettings
 
@@ -18,7 +18,7 @@ class NoDrafter:
     def begin(self, settings: DrawSettings) -> None:
         """Nothing to set up."""
 
-    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
+    def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
         """Always empty."""
         return Proposal(0)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.control.budget import Allowance
+from edgespec.control.budget import DraftBudget
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["DETERMINISTIC", "Drafter", "Proposal"]
@@ -42,10 +42,10 @@ class Drafter(Protocol):
     def begin(self, settings: DrawSettings) -> None:
         """A generation starts: its filters, rule and seed."""
 
-    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
+    def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
         """Write tokens to ``history[length:]`` and say how they were drawn.
 
-        As many as are worth their cost by the allowance. What decides that may depend on what is
+        As many as are worth their cost by the budget. What decides that may depend on what is
         committed and on q, never on the tokens drawn from it.
         """
 

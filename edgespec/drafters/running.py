@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgespec.backend import Context
-from edgespec.control.stopping import Pace
+from edgespec.control.stopping import DraftStopping
 from edgespec.errors import NumericalError
 
 __all__ = ["ContextDrafter"]
@@ -13,7 +13,7 @@ class ContextDrafter:
     """Base of drafters that evaluate tokens in a context, which they close with its model."""
 
     context: Context
-    pace: Pace
+    stopping: DraftStopping
 
     def broken(self) -> NumericalError:
         """The error to raise when the draft's logits are NaN or +inf."""

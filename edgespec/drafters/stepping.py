@@ -10,8 +10,8 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
-from edgespec.control.budget import Allowance
-from edgespec.control.stopping import Pace
+from edgespec.control.budget import DraftBudget
+from edgespec.control.stopping import DraftStopping
 from edgespec.drafters.protocol import Proposal
 from edgespec.drafters.running import ContextDrafter
 from edgespec.sampling.filters import Workspace, distribution, make_workspace
@@ -99,20 +99,25 @@ class SteppingDrafter(ContextDrafter, ABC):
         context: an open context of the draft; closed with the drafter.
         target_vocabulary: number of the target's tokens, the width of q.
         width: the first so many tokens may be proposed, the width of a row of logits.
-        budget: the most tokens one `propose` may be asked for.
-        pace: decides how many are drafted.
+        longest: the most tokens one `propose` may be asked for.
+        stopping: decides how many are drafted.
     """
 
     name = "model"
 
     def __init__(
-        self, context: Context, target_vocabulary: int, width: int, budget: int, pace: Pace
+        self,
+        context: Context,
+        target_vocabulary: int,
+        width: int,
+        longest: int,
+        stopping: DraftStopping,
     ) -> None:
         self.context = context
-        self.pace = pace
+        self.stopping = stopping
         self._width = width
-        self._q: Float32Array = np.zeros((budget, target_vocabulary), np.float32)
-        self._workspace = make_workspace(width, context.capacity + budget)
+        self._q: Float32Array = np.zeros((longest, target_vocabulary), np.float32)
+        self._workspace = make_workspace(width, context.capacity + longest)
         self._settings: DrawSettings | None = None
 
     @abstractmethod
@@ -148,35 +153,33 @@ class SteppingDrafter(ContextDrafter, ABC):
             )
         )
 
-    def rate(self, allowance: Allowance, length: int) -> float:
+    def rate(self, budget: DraftBudget, length: int) -> float:
         """Expected tokens by the second if it began a block behind `length` tokens."""
-        return self.pace.rate(allowance, self.missing(length))
+        return self.stopping.rate(budget, self.missing(length))
 
-    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
+    def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
         """Draw tokens one after the other, while that pays.
 
         Raises:
             CancelledError: `cancel` was called.
             NumericalError: the draft's logits are NaN or +inf.
         """
-        return self.extend(history, length, allowance, 0)
+        return self.extend(history, length, budget, 0)
 
-    def extend(
-        self, history: Int32Array, length: int, allowance: Allowance, given: int
-    ) -> Proposal:
+    def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
         """As `propose`, behind `given` proposals that stand in the history, one-hot each."""
         assert self._settings is not None, "begin was not called"
         usable = self.usable(history, length, given)
-        limit = allowance.limit if usable else given
-        self.pace.begin(allowance._replace(limit=limit), self.missing(length), given)
+        limit = budget.limit if usable else given
+        self.stopping.begin(budget._replace(limit=limit), self.missing(length), given)
         count = given
-        while self.pace.another():
+        while self.stopping.another():
             token = self._draw(history, length + count, count)
             if token < 0:
                 break  # a bias forbids all that it has
             history[length + count] = token
             count += 1
-        count = self.pace.size
+        count = self.stopping.size
         if is_greedy(self._settings.arguments) or count == given:
             return Proposal(count)
         for i in range(given):
@@ -192,19 +195,19 @@ class SteppingDrafter(ContextDrafter, ABC):
         assert self._settings is not None
         started = perf_counter()
         evaluated, logits = self.read(history, length, row)
-        self.pace.spent(evaluated, perf_counter() - started)
+        self.stopping.timed(evaluated, perf_counter() - started)
         token, confidence = draft_token(
             logits, history, length, self._settings, self._q[row, : self._width], self._workspace
         )
         if token >= 0:
-            self.pace.add(confidence)
+            self.stopping.add(confidence)
         elif not np.isfinite(logits.max()):
             raise self.broken()
         return token
 
     def learn(self, accepted: int, judged: int) -> None:
         """See which confidence was justified."""
-        self.pace.learn(accepted, judged)
+        self.stopping.learn(accepted, judged)
 
     def commit(self, history: Int32Array, length: int) -> None:
         """Roll the cache back to the accepted prefix; the last token is not in it yet."""

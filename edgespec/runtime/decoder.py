@@ -17,7 +17,7 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
-from edgespec.control.controller import FixedPolicy, Policy, Spent
+from edgespec.control.controller import CycleTiming, FixedPolicy, Policy
 from edgespec.drafters import Drafter
 from edgespec.errors import ContextFullError, NumericalError, UsageError
 from edgespec.runtime.constraint import Constraint
@@ -157,9 +157,9 @@ class Decoder:
         assert self._settings is not None, "begin was not called"
         clock = [perf_counter()]
         try:
-            budget = max(0, min(self.k, limit - 1, self.room - 1))
-            allowance = self.policy.allowance(self.target.length, budget)
-            count, q = self.drafter.propose(self.history, self.length, allowance)
+            most = max(0, min(self.k, limit - 1, self.room - 1))
+            budget = self.policy.budget(self.target.length, most)
+            count, q = self.drafter.propose(self.history, self.length, budget)
             clock.append(perf_counter())
             checked = self._check_proposals(count)
             count = min(count, checked + 1)
@@ -180,13 +180,13 @@ class Decoder:
         cycle = self._emit(logits, count, accepted)
         clock.append(perf_counter())
         self._count(count, accepted, clock)
-        spent = Spent(
+        timing = CycleTiming(
             depth, evaluated, count, accepted + 1, clock[1] - clock[0], clock[2] - clock[1]
         )
-        predicted_s = self.policy.observe(spent)
+        predicted_s = self.policy.observe(timing)
         if self._trace is not None:
             seconds = clock[4] - clock[0]
-            self._trace.cycle(self.drafter.name, allowance, spent, predicted_s, seconds, cycle)
+            self._trace.cycle(self.drafter.name, budget, timing, predicted_s, seconds, cycle)
         return cycle
 
     def keep(self, length: int) -> None:

@@ -14,11 +14,11 @@ from edgespec.backend import (
     can_tap,
     capabilities,
 )
+from edgespec.control.stopping import DraftStopping
 from edgespec.drafters import (
+    CrossVocabularyDrafter,
     EagleDrafter,
-    ForeignDrafter,
     ModelDrafter,
-    Pace,
     ReducedDrafter,
     SharedTokens,
 )
@@ -29,7 +29,7 @@ from edgespec.tuning.cost import HEAD_BATCH, measure_draft, measure_head
 
 __all__ = ["HEAD_BATCH", "AnyModelDrafter", "draft_with", "pair", "why_no_heads"]
 
-AnyModelDrafter = ModelDrafter | ReducedDrafter | ForeignDrafter | EagleDrafter
+AnyModelDrafter = ModelDrafter | ReducedDrafter | CrossVocabularyDrafter | EagleDrafter
 
 
 def pair(target: GGUFHeader, draft: GGUFHeader) -> Pairing:
@@ -62,7 +62,7 @@ def draft_with(
     target: Context,
     found: Pairing | SharedTokens,
     options: ContextOptions,
-    budget: int,
+    longest: int,
 ) -> AnyModelDrafter:
     """Open a context of the draft, measure it, and make the drafter, which owns both.
 
@@ -71,7 +71,7 @@ def draft_with(
         target: an open context.
         found: how its tokens relate to the target's.
         options: of the draft's context.
-        budget: the longest block.
+        longest: the longest block.
     """
     size = target.model.vocabulary.size
     with ExitStack() as undo:
@@ -79,18 +79,20 @@ def draft_with(
             assert isinstance(found, Pairing)
             options = replace(options, batch=HEAD_BATCH, outputs=HEAD_BATCH)
             head = undo.enter_context(HeadContext(model, options, target))
-            pace = Pace(*measure_head(head), budget)
+            stopping = DraftStopping(*measure_head(head), longest)
             features = RecordedInputs(target, model.header.eagle.layers)
             undo.pop_all()
-            return EagleDrafter(head, features, size, found.shared_vocabulary, budget, pace)
+            return EagleDrafter(head, features, size, found.shared_vocabulary, longest, stopping)
         context = undo.enter_context(Context(model, options))
-        pace = Pace(*measure_draft(context), budget)
+        stopping = DraftStopping(*measure_draft(context), longest)
         drafter: AnyModelDrafter
         if isinstance(found, SharedTokens):
-            drafter = ForeignDrafter(context, target.model.vocabulary, found, budget, pace)
+            drafter = CrossVocabularyDrafter(
+                context, target.model.vocabulary, found, longest, stopping
+            )
         elif model.header.reduced is not None:
-            drafter = ReducedDrafter(context, size, model.header.reduced, budget, pace)
+            drafter = ReducedDrafter(context, size, model.header.reduced, longest, stopping)
         else:
-            drafter = ModelDrafter(context, size, found.shared_vocabulary, budget, pace)
+            drafter = ModelDrafter(context, size, found.shared_vocabulary, longest, stopping)
         undo.pop_all()
     return drafter

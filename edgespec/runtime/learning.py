@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgespec.control.achieved import Achieved
 from edgespec.control.controller import AdaptivePolicy, Policy
-from edgespec.drafters import ComposedDrafter, ContextDrafter, Drafter, NgramDrafter
+from edgespec.drafters import ComposedDrafter, ContextDrafter, Drafter, PromptLookupDrafter
 from edgespec.runtime.loading import Plan
 from edgespec.tuning.exactness import Exactness, forget_settings
 from edgespec.tuning.profile import Usage, load_profile
@@ -40,11 +40,11 @@ def remember(
             profile.shapes[exactness.setting.name] = policy.costs.shape.round(4).tolist()
     model = drafter.model if isinstance(drafter, ComposedDrafter) else drafter
     ngram = drafter.ngram if isinstance(drafter, ComposedDrafter) else drafter
-    if isinstance(ngram, NgramDrafter):
+    if isinstance(ngram, PromptLookupDrafter):
         profile.ngram.update(ngram.experience())
     if isinstance(model, ContextDrafter) and plan.draft is not None:
         known = profile.draft(plan.draft.path)
-        known.update(model.pace.as_json())
+        known.update(model.stopping.as_json())
     else:
         known = profile.ngram
     if achieved.tokens:

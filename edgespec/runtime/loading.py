@@ -10,12 +10,12 @@ from pathlib import Path
 
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions
 from edgespec.control.controller import AdaptivePolicy, FixedPolicy, Policy
-from edgespec.control.speedup import expected_speedup
+from edgespec.control.speedup import draft_speedup
 from edgespec.drafters import (
     ComposedDrafter,
     Drafter,
-    NgramDrafter,
     NoDrafter,
+    PromptLookupDrafter,
     SharedTokens,
     share_tokens,
 )
@@ -298,13 +298,13 @@ def open_drafter(
     """
     drafter: Drafter = NoDrafter()
     if plan.drafter in ("model", "ngram"):
-        drafter = ngram = NgramDrafter(target.capacity)
+        drafter = ngram = PromptLookupDrafter(target.capacity)
         ngram.trust(profile.ngram)
     if plan.optional and not _pays(plan, exactness, 0.0):  # not even if its steps cost nothing
         plan = Plan(plan.target, plan.header, "ngram")
     if plan.drafter == "model":
         model = _open_model_drafter(plan, target, options, profile, progress)
-        if plan.optional and not _pays(plan, exactness, model.pace.step_s):
+        if plan.optional and not _pays(plan, exactness, model.stopping.step_s):
             model.close()
             plan = Plan(plan.target, plan.header, "ngram")
         else:
@@ -320,7 +320,7 @@ def _pays(plan: Plan, exactness: Exactness, step_s: float) -> bool:
         return False
     costs = exactness.setting.cost_table(exactness.largest_k + 1)
     speedups = [
-        expected_speedup(acceptance, costs, step_s)
+        draft_speedup(acceptance, costs, step_s)
         for acceptance in (held_out.greedy, held_out.sampled)
     ]
     _log.info("%s is expected to bring %.2f times the speed", plan.drafter_name, max(speedups))
@@ -335,7 +335,7 @@ def _open_model_drafter(
     progress: LoadProgress | None,
 ) -> AnyModelDrafter:
     assert plan.draft is not None
-    budget = max(1, options.most)
+    longest = max(1, options.most)
     learned = profile.draft(plan.draft.path)
     with ExitStack() as undo:
         model = undo.enter_context(_load(plan.draft, options, progress))
@@ -344,12 +344,12 @@ def _open_model_drafter(
             threads=options.threads or learned.get("threads") or options.thread_count,
             batch=_BATCH,
             outputs=1,
-            checkpoints=budget,
+            checkpoints=longest,
         )
         found = plan.pairing or plan.shared
         assert found is not None
-        drafter = draft_with(model, target, found, settings, budget)
-        drafter.pace.restore(learned)
+        drafter = draft_with(model, target, found, settings, longest)
+        drafter.stopping.restore(learned)
         undo.pop_all()
     return drafter
 

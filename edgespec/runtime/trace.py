@@ -13,8 +13,9 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgespec.control.controller import AdaptivePolicy, Spent
-from edgespec.drafters import Allowance, ComposedDrafter, ContextDrafter
+from edgespec.control.budget import DraftBudget
+from edgespec.control.controller import AdaptivePolicy, CycleTiming
+from edgespec.drafters import ComposedDrafter, ContextDrafter
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.sampling.parameters import is_greedy
 from edgespec.speculation.settings import ACCEPT_COUPLED, DrawSettings
@@ -92,26 +93,26 @@ class GenerationTrace:
     def cycle(
         self,
         drafter: str,
-        allowance: Allowance,
-        spent: Spent,
+        budget: DraftBudget,
+        timing: CycleTiming,
         predicted_s: float | None,
         seconds: float,
         cycle: Cycle,
     ) -> None:
         """One cycle, committed."""
-        acceptance = allowance.acceptance[: spent.proposed]
+        acceptance = budget.acceptance[: timing.proposed]
         self._write(
             "cycle",
             {
-                "drafter": drafter if spent.proposed else "none",
-                "depth": spent.depth,
-                "n": spent.evaluated,
+                "drafter": drafter if timing.proposed else "none",
+                "depth": timing.depth,
+                "n": timing.evaluated,
                 "predicted_s": None if predicted_s is None else round(predicted_s, _DIGITS),
-                "verify_s": round(spent.verify_s, _DIGITS),
-                "draft_s": round(spent.draft_s, _DIGITS),
+                "verify_s": round(timing.verify_s, _DIGITS),
+                "draft_s": round(timing.draft_s, _DIGITS),
                 "seconds": round(seconds, _DIGITS),
-                "proposed": spent.proposed,
-                "accepted": spent.emitted - 1,
+                "proposed": timing.proposed,
+                "accepted": timing.emitted - 1,
                 "tokens": cycle.tokens,
                 "origins": [origin.value for origin in cycle.origins],
                 "acceptance": [round(float(a), 4) for a in acceptance],
@@ -158,7 +159,7 @@ def _describe(engine: Engine, stream: Stream) -> dict[str, Any]:
         "prompt": stream.sequence[: stream.prompt_tokens],
         "costs": costs,
         "corrections": corrections,
-        "learned": {"ngram": engine.profile.ngram, "draft": _pace(engine)},
+        "learned": {"ngram": engine.profile.ngram, "draft": _stopping(engine)},
     }
 
 
@@ -168,7 +169,7 @@ def _rule(settings: DrawSettings) -> str:
     return "coupled" if settings.rule == ACCEPT_COUPLED else "rejection"
 
 
-def _pace(engine: Engine) -> dict[str, Any] | None:
+def _stopping(engine: Engine) -> dict[str, Any] | None:
     drafter = engine.drafter
     model = drafter.model if isinstance(drafter, ComposedDrafter) else drafter
-    return model.pace.as_json() if isinstance(model, ContextDrafter) else None
+    return model.stopping.as_json() if isinstance(model, ContextDrafter) else None

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgespec.control.controller import AdaptivePolicy, Spent
+from edgespec.control.controller import AdaptivePolicy, CycleTiming
 from edgespec.control.costs import make_cost_table
-from edgespec.drafters import Pace, ngram
+from edgespec.control.stopping import DraftStopping
+from edgespec.drafters import PromptLookupDrafter
 from edgespec.drafters.stepping import draft_token
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
@@ -49,13 +50,13 @@ def _run_kernels() -> None:
     history, out = np.zeros(8, np.int32), np.zeros(2, np.int32)
     draft_token(logits[0, :_VOCABULARY], history, 1, settings, q[0, :_VOCABULARY], workspace)
     verify_chain(logits, history, 1, 1, q, settings, p, workspace, out)
-    drafter = ngram.NgramDrafter(8)
+    drafter = PromptLookupDrafter(8)
     drafter.commit(history, 4)
     policy = AdaptivePolicy(make_cost_table([1.0], [1], [[1.0]], [0.0], 2), 1)
-    drafter.propose(history, 4, policy.allowance(4, 1))
-    policy.observe(Spent(4, 1, 0, 1, 0.0, 1.0))
-    pace = Pace(1.0, 1.0, 1)
-    pace.begin(policy.allowance(4, 1), 0, 0)
-    pace.another()
-    pace.add(1.0)
-    pace.learn(1, 1)
+    drafter.propose(history, 4, policy.budget(4, 1))
+    policy.observe(CycleTiming(4, 1, 0, 1, 0.0, 1.0))
+    stopping = DraftStopping(1.0, 1.0, 1)
+    stopping.begin(policy.budget(4, 1), 0, 0)
+    stopping.another()
+    stopping.add(1.0)
+    stopping.learn(1, 1)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from edgespec.control.achieved import Achieved
 from edgespec.control.calibration import POSITIONS, expected, read_calibration
 from edgespec.control.costs import predicted_cost
-from edgespec.control.speedup import Outlook, best_outlook, continued, outlooks
-from edgespec.drafters.ngram import NgramDrafter
+from edgespec.control.speedup import ExpectedSpeedup, continued, expected_speedups, fastest
+from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.tuning.measure import SettingFigures
 from edgespec.tuning.profile import Profile
 
@@ -42,7 +42,7 @@ class Match(NamedTuple):
     length: int
     trials: float
     right: float
-    best: Outlook
+    best: ExpectedSpeedup
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class DraftModel:
         judged: proposals that this rests on.
         step_s, reading_s: seconds of drafting one token, of reading a committed one.
         c: a step in single-token evaluations of the target.
-        outlooks: for k = 0, 1, 2 ...
+        speedups: for k = 0, 1, 2 ...
         cheaper, better, flatter: the best speedup if steps cost nothing, if every proposal were
             accepted, if every token of a batch beyond the first cost half as much.
     """
@@ -64,15 +64,20 @@ class DraftModel:
     step_s: float
     reading_s: float
     c: float
-    outlooks: list[Outlook]
+    speedups: list[ExpectedSpeedup]
     cheaper: float
     better: float
     flatter: float
 
     @property
-    def best(self) -> Outlook:
+    def best(self) -> ExpectedSpeedup:
         """The most profitable."""
-        return best_outlook(self.outlooks)
+        return fastest(self.speedups)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it."""
+        known = dict(vars(self))
+        return {**known, "outlooks": [_as_json(each) for each in known.pop("speedups")]}
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class Explanation:
     depth: float
     token_s: float
     v: list[float]
-    ceiling: Outlook
+    ceiling: ExpectedSpeedup
     matches: list[Match]
     draft: DraftModel | None
     achieved: Achieved
@@ -108,7 +113,6 @@ class Explanation:
 
     def as_json(self) -> dict[str, Any]:
         """Everything."""
-        draft = self.draft
         return {
             "setting": self.figures.as_json(),
             "tuned": self.tuned,
@@ -117,8 +121,7 @@ class Explanation:
             "v": self.v,
             "ceiling": _as_json(self.ceiling),
             "ngram": [{**m._asdict(), "best": _as_json(m.best)} for m in self.matches],
-            "draft": draft
-            and {**vars(draft), "outlooks": [_as_json(outlook) for outlook in draft.outlooks]},
+            "draft": self.draft and self.draft.as_json(),
             "achieved": {**self.achieved.as_json(), "speedup": self.achieved.speedup},
             "planned_speedup": self.planned,
             "alpha_needed": self.needed,
@@ -152,7 +155,7 @@ def explain(
         depth=depth,
         token_s=seconds[0],
         v=v,
-        ceiling=best_outlook(outlooks([1.0] * most, v, 0.0)),
+        ceiling=fastest(expected_speedups([1.0] * most, v, 0.0)),
         matches=_matches(profile.ngram, v, most),
         draft=_draft_model(draft, v, seconds[0], most) if draft else None,
         achieved=achieved,
@@ -162,7 +165,7 @@ def explain(
 
 
 def _matches(experience: dict[str, Any], v: list[float], most: int) -> list[Match]:
-    drafter = NgramDrafter(1)
+    drafter = PromptLookupDrafter(1)
     drafter.trust(experience)
     trials = experience.get("trials")
     if not isinstance(trials, list):
@@ -172,7 +175,7 @@ def _matches(experience: dict[str, Any], v: list[float], most: int) -> list[Matc
         if length and count > 0:
             # A match that was right once more is one token longer.
             rates = [drafter.credibility(length + i) for i in range(most)]
-            best = best_outlook(outlooks(rates, v, 0.0))
+            best = fastest(expected_speedups(rates, v, 0.0))
             found.append(Match(length, float(count), rates[0] if rates else 0.0, best))
     return found
 
@@ -194,10 +197,10 @@ def _draft_model(
         step_s=step_s,
         reading_s=reading_s,
         c=c,
-        outlooks=outlooks(rates, v, c),
-        cheaper=best_outlook(outlooks(rates, v, 0.0)).speedup,
-        better=best_outlook(outlooks([1.0] * most, v, c)).speedup,
-        flatter=best_outlook(outlooks(rates, flat, c)).speedup,
+        speedups=expected_speedups(rates, v, c),
+        cheaper=fastest(expected_speedups(rates, v, 0.0)).speedup,
+        better=fastest(expected_speedups([1.0] * most, v, c)).speedup,
+        flatter=fastest(expected_speedups(rates, flat, c)).speedup,
     )
 
 
@@ -212,10 +215,10 @@ def _planned(achieved: Achieved, v: list[float]) -> float:
 def _needed(v: list[float], most: int) -> float | None:
     for percent in range(1, 100):
         rates = [percent / 100] * most
-        if best_outlook(outlooks(rates, v, EXAMPLE_C)).speedup >= _WORTH:
+        if fastest(expected_speedups(rates, v, EXAMPLE_C)).speedup >= _WORTH:
             return percent / 100
     return None
 
 
-def _as_json(outlook: Outlook) -> dict[str, float]:
-    return {**outlook._asdict(), "speedup": outlook.speedup}
+def _as_json(expected: ExpectedSpeedup) -> dict[str, float]:
+    return {**expected._asdict(), "speedup": expected.speedup}

@@ -57,7 +57,7 @@ class Profile:
         best: None before `edgespec tune`.
         tuned: what it found, for people: the model's name and file, and a few figures.
         usage: lengths that were seen.
-        drafts: by `measurement_key` of the draft's file, what its `Pace` knows.
+        drafts: by `measurement_key` of the draft's file, what its `DraftStopping` knows.
         ngram: hits and trials of prompt lookup by match length.
         shapes: by setting, what each batch size was off by against its measurement.
     """

@@ -15,7 +15,7 @@ __all__ = ["best_words", "explanation_lines", "tuning_lines"]
 
 _WIDTH = 80
 _COLUMNS = 11
-_OUTLOOKS = 8
+_SPEEDUPS = 8
 
 
 def tuning_lines(
@@ -197,7 +197,7 @@ def _draft_lines(draft: DraftModel, name: str) -> Iterator[str]:
         f"{alpha} ({basis})."
     )
     rows: list[Sequence[str]] = [("k", "tokens", "v(k+1)", "k c", "speedup", "")]
-    for each in draft.outlooks[: max(_OUTLOOKS, draft.best.k) + 1]:
+    for each in draft.speedups[: max(_SPEEDUPS, draft.best.k) + 1]:
         steps = each.k * draft.c
         cells = (each.tokens, each.cost - steps, steps)
         mark = "*" if each == draft.best else ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from edgespec._types import Int32Array
-from edgespec.drafters import Allowance, Drafter, NoDrafter, Proposal
+from edgespec.control.budget import DraftBudget
+from edgespec.drafters import Drafter, NoDrafter, Proposal
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["Heated", "Scripted"]
@@ -30,9 +31,9 @@ class Scripted(NoDrafter):
         wrong = np.random.default_rng(seed).integers(0, _WRONG_EVERY, len(script)) == 0
         self._script = np.where(wrong, (script + 1) % n_vocab, script).astype(np.int32)
 
-    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
+    def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
         """The next tokens of the script, as far as it goes."""
-        tokens = self._script[length : length + allowance.limit]
+        tokens = self._script[length : length + budget.limit]
         history[length : length + len(tokens)] = tokens
         return Proposal(len(tokens))
 
@@ -52,9 +53,9 @@ class Heated:
         hot = settings.arguments._replace(temperature=_TEMPERATURE)
         self._drafter.begin(settings._replace(arguments=hot))
 
-    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
+    def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
         """What the drafter proposes."""
-        return self._drafter.propose(history, length, allowance)
+        return self._drafter.propose(history, length, budget)
 
     def learn(self, accepted: int, judged: int) -> None:
         """Hand on."""

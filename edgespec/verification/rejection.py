@@ -11,7 +11,8 @@ import numpy as np
 
 from edgespec._types import Float32Array, Float64Array, Int32Array, Int64Array
 from edgespec.backend import Context
-from edgespec.drafters import DETERMINISTIC, Drafter, fixed_allowance
+from edgespec.control.budget import fixed_budget
+from edgespec.drafters import DETERMINISTIC, Drafter
 from edgespec.errors import NumericalError
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
@@ -196,7 +197,7 @@ def _proposal(
     history = np.append(prefix.tokens, np.zeros(1, np.int32))
     drafter.rewind(0)
     drafter.begin(settings)
-    size, q = drafter.propose(history, length, fixed_allowance(1))
+    size, q = drafter.propose(history, length, fixed_budget(1))
     drafter.rewind(0)
     if size > 0 and len(q) > 0:
         row = q[:1].copy()

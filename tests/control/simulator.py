@@ -1,6 +1,6 @@
 """Decoding without models: a text that is known beforehand, costs that are made up, no clock.
 
-The policy, the pace, the calibration, prompt lookup and their composition are the real ones.
+The policy, the stopping, the calibration, prompt lookup and their composition are the real ones.
 Simulated are the target (it says what the text says), a draft (for every position of the text it
 is decided beforehand whether it is right there and how sure it is), and time.
 """
@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from edgespec._types import BoolArray, Float64Array, Int32Array
-from edgespec.control.budget import Allowance
-from edgespec.control.controller import AdaptivePolicy, FixedPolicy, Policy, Spent
+from edgespec.control.budget import DraftBudget
+from edgespec.control.controller import AdaptivePolicy, CycleTiming, FixedPolicy, Policy
 from edgespec.control.costs import CostTable, make_cost_table
-from edgespec.control.stopping import Pace
+from edgespec.control.stopping import DraftStopping
 from edgespec.drafters.composed import ComposedDrafter
-from edgespec.drafters.ngram import NgramDrafter
 from edgespec.drafters.none import NoDrafter
+from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import Drafter, Proposal
 from edgespec.speculation.settings import DrawSettings
 
@@ -137,7 +137,7 @@ class _Clock:
 
 
 class SimulatedDrafter:
-    """Proposes what a `Draft` would, with a real `Pace`; follows `ContinuingDrafter`."""
+    """Proposes what a `Draft` would, with a real `DraftStopping`; follows `ContinuingDrafter`."""
 
     name = "model"
 
@@ -147,33 +147,31 @@ class SimulatedDrafter:
         self._step_s = case.machine.token_s * case.draft.c
         self._throttled = case.machine.throttled
         believed = self._step_s * case.draft_error
-        self.pace = Pace(believed, believed * _READING, K)
+        self.stopping = DraftStopping(believed, believed * _READING, K)
         self._cached = 0
         self.shown_s = 0.0
 
     def begin(self, settings: DrawSettings) -> None: ...
 
-    def rate(self, allowance: Allowance, length: int) -> float:
-        return self.pace.rate(allowance, length - 1 - self._cached)
+    def rate(self, budget: DraftBudget, length: int) -> float:
+        return self.stopping.rate(budget, length - 1 - self._cached)
 
-    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
-        return self.extend(history, length, allowance, 0)
+    def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
+        return self.extend(history, length, budget, 0)
 
-    def extend(
-        self, history: Int32Array, length: int, allowance: Allowance, given: int
-    ) -> Proposal:
-        self.pace.begin(allowance, length - 1 - self._cached, given)
+    def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
+        self.stopping.begin(budget, length - 1 - self._cached, given)
         count = given
         right = bool((history[length : length + given] == self._text[length:][:given]).all())
-        while self.pace.another():
+        while self.stopping.another():
             position = length + count
             self._evaluate(position)
             draft = self._draft
-            self.pace.add(float((draft.confidence if right else draft.stray)[position]))
+            self.stopping.add(float((draft.confidence if right else draft.stray)[position]))
             right = right and bool(draft.hits[position])
             history[position] = self._text[position] if right else -1
             count += 1
-        return Proposal(self.pace.size)
+        return Proposal(self.stopping.size)
 
     def _evaluate(self, length: int) -> None:
         """Read what is missing of so many tokens."""
@@ -181,11 +179,11 @@ class SimulatedDrafter:
         seconds = self._step_s * (1.0 if missing <= 2 else max(1.0, _READING * missing))
         shown = self._clock.pass_time(seconds * (self._throttled if self._clock.late else 1.0))
         self.shown_s += shown
-        self.pace.spent(missing, shown)
+        self.stopping.timed(missing, shown)
         self._cached = length
 
     def learn(self, accepted: int, judged: int) -> None:
-        self.pace.learn(accepted, judged)
+        self.stopping.learn(accepted, judged)
 
     def commit(self, history: Int32Array, length: int) -> None:
         self._cached = min(self._cached, length - 1)
@@ -202,11 +200,11 @@ class SimulatedDrafter:
 class _LookupFirst(ComposedDrafter):
     """For hindsight: prompt lookup at a fixed length, the model where it finds nothing."""
 
-    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
-        self._given = self.ngram.propose(history, length, allowance).size
+    def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
+        self._given = self.ngram.propose(history, length, budget).size
         if self._given:
             return Proposal(self._given)
-        return self.model.extend(history, length, allowance, 0)
+        return self.model.extend(history, length, budget, 0)
 
     def learn(self, accepted: int, judged: int) -> None: ...
 
@@ -219,7 +217,7 @@ def _plain(case: Case, clock: _Clock) -> Drafter:
 
 
 def _lookup(case: Case, clock: _Clock) -> Drafter:
-    return NgramDrafter(len(case.text) + K + 1)
+    return PromptLookupDrafter(len(case.text) + K + 1)
 
 
 def _model(case: Case, clock: _Clock) -> Drafter:
@@ -227,11 +225,13 @@ def _model(case: Case, clock: _Clock) -> Drafter:
 
 
 def _lookup_first(case: Case, clock: _Clock) -> Drafter:
-    return _LookupFirst(NgramDrafter(len(case.text) + K + 1), SimulatedDrafter(case, clock))
+    return _LookupFirst(PromptLookupDrafter(len(case.text) + K + 1), SimulatedDrafter(case, clock))
 
 
 def _composed(case: Case, clock: _Clock) -> Drafter:
-    return ComposedDrafter(NgramDrafter(len(case.text) + K + 1), SimulatedDrafter(case, clock))
+    return ComposedDrafter(
+        PromptLookupDrafter(len(case.text) + K + 1), SimulatedDrafter(case, clock)
+    )
 
 
 def decode(case: Case, policy: Policy, make: MakeDrafter, k: int) -> Outcome:
@@ -248,8 +248,8 @@ def decode(case: Case, policy: Policy, make: MakeDrafter, k: int) -> Outcome:
     while length < end:
         began, before_s = clock.now, getattr(model, "shown_s", 0.0)
         clock.late = length - case.prompt > (end - case.prompt) // 2
-        allowance = policy.allowance(length - 1, min(k, end - length - 1))
-        count = drafter.propose(history, length, allowance).size
+        budget = policy.budget(length - 1, min(k, end - length - 1))
+        count = drafter.propose(history, length, budget).size
         draft_s = getattr(model, "shown_s", 0.0) - before_s
         seconds = case.machine.evaluation_s(count + 1, last, length - 1, clock.late)
         verify_s = clock.pass_time(seconds)
@@ -260,7 +260,7 @@ def decode(case: Case, policy: Policy, make: MakeDrafter, k: int) -> Outcome:
         length += accepted + 1
         drafter.commit(history, length)
         depth = length - accepted - 2
-        policy.observe(Spent(depth, count + 1, count, accepted + 1, draft_s, verify_s))
+        policy.observe(CycleTiming(depth, count + 1, count, accepted + 1, draft_s, verify_s))
         last = count + 1
         outcome.proposed.append(count)
         outcome.emitted.append(accepted + 1)

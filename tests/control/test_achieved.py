@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgespec.control.achieved import Achieved
-from edgespec.control.controller import AdaptivePolicy, Spent
+from edgespec.control.controller import AdaptivePolicy, CycleTiming
 from edgespec.control.costs import make_cost_table
 
 
@@ -45,11 +45,11 @@ def test_nonsense_is_nothing(data: Any) -> None:
 def test_a_policy_keeps_the_account() -> None:
     costs = make_cost_table([100.0], [1, 2, 3, 4], [[0.010, 0.015, 0.02, 0.025]], [0.0] * 4, 4)
     policy = AdaptivePolicy(costs, 3)
-    policy.observe(Spent(100, 1, 0, 1, 0.0, 0.010))
-    policy.observe(Spent(100, 3, 2, 3, 0.001, 0.020))
+    policy.observe(CycleTiming(100, 1, 0, 1, 0.0, 0.010))
+    policy.observe(CycleTiming(100, 3, 2, 3, 0.001, 0.020))
     achieved = policy.achieved
     assert (achieved.tokens, achieved.cycles) == (4, 2)
     assert achieved.seconds == pytest.approx(0.031)
     assert achieved.plain_s == pytest.approx(0.040)
-    policy.observe(Spent(100, 9, 0, 1, 0.0, 0.1))  # of a size whose cost is not known
+    policy.observe(CycleTiming(100, 9, 0, 1, 0.0, 0.1))  # of a size whose cost is not known
     assert policy.achieved.cycles == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgespec.control.controller import AdaptivePolicy, FixedPolicy, Spent
+from edgespec.control.controller import AdaptivePolicy, CycleTiming, FixedPolicy
 from edgespec.control.costs import make_cost_table
 
 K = 7
@@ -21,23 +21,23 @@ def policy():
 
 def cycle(adaptive, proposed, emitted, slower=1.0, draft_s=0.0):
     verify_s = PLAIN_S * (1 + 0.1 * proposed) * slower
-    adaptive.observe(Spent(100, proposed + 1, proposed, emitted, draft_s, verify_s))
+    adaptive.observe(CycleTiming(100, proposed + 1, proposed, emitted, draft_s, verify_s))
 
 
 def test_a_fixed_policy_allows_what_was_asked_for():
     fixed = FixedPolicy(3)
     for limit in range(4):
-        allowance = fixed.allowance(100, limit)
-        assert allowance.fixed and allowance.limit == limit
-    fixed.observe(Spent(0, 1, 0, 1, 0.0, 9.0))
-    assert fixed.allowance(0, 3).fixed
+        budget = fixed.budget(100, limit)
+        assert budget.fixed and budget.limit == limit
+    fixed.observe(CycleTiming(0, 1, 0, 1, 0.0, 9.0))
+    assert fixed.budget(0, 3).fixed
 
 
 def test_allows_at_measured_costs():
-    allowance = policy().allowance(100, 4)
-    assert allowance.limit == 4 and not allowance.fixed
-    assert allowance.cycle_s[:5] == pytest.approx(PLAIN_S * (1 + 0.1 * np.arange(5)))
-    assert len(allowance.acceptance) >= 4
+    budget = policy().budget(100, 4)
+    assert budget.limit == 4 and not budget.fixed
+    assert budget.cycle_s[:5] == pytest.approx(PLAIN_S * (1 + 0.1 * np.arange(5)))
+    assert len(budget.acceptance) >= 4
 
 
 def test_gains_leave_no_margin():
@@ -53,7 +53,7 @@ def test_losses_raise_the_margin_and_plain_cycles_forgive():
         cycle(adaptive, 3, 1)
     raised = adaptive.margin
     assert 0.1 < raised <= 0.5
-    dearer = adaptive.allowance(100, 3).cycle_s
+    dearer = adaptive.budget(100, 3).cycle_s
     assert dearer[3] > 1.1 * 1.3 * PLAIN_S and dearer[0] == pytest.approx(PLAIN_S)
     margins = []
     for _ in range(1500):
@@ -100,7 +100,7 @@ def test_only_a_small_share_of_the_time_is_there_to_be_lost():
     adaptive = policy()
     lost = total = 0.0
     for _ in range(20_000):
-        spare = adaptive.allowance(100, K).spare_s
+        spare = adaptive.budget(100, K).spare_s
         tries = spare >= 0.4 * PLAIN_S
         took = PLAIN_S * (1.4 if tries else 1.0)
         cycle(adaptive, 2 if tries else 0, 1, draft_s=0.2 * PLAIN_S if tries else 0.0)
@@ -113,7 +113,7 @@ def test_what_may_be_lost_at_once_is_bounded():
     adaptive = policy()
     for _ in range(100_000):
         cycle(adaptive, 0, 1)
-    assert adaptive.allowance(100, K).spare_s <= 8.5 * PLAIN_S
+    assert adaptive.budget(100, K).spare_s <= 8.5 * PLAIN_S
 
 
 def test_costs_are_corrected():
@@ -123,14 +123,14 @@ def test_costs_are_corrected():
         cycle(adaptive, 3, 4, slower=1.25)
         cycle(adaptive, 0, 1)
         cycle(adaptive, 0, 1)
-    costs = adaptive.allowance(100, K).cycle_s
+    costs = adaptive.budget(100, K).cycle_s
     assert costs[0] == pytest.approx(PLAIN_S, rel=0.05)
     assert costs[3] == pytest.approx(1.3 * 1.25 * PLAIN_S, rel=0.05)
 
 
 def test_tells_what_an_evaluation_was_predicted_to_take():
     adaptive = policy()
-    predicted = adaptive.observe(Spent(100, 3, 2, 1, 0.0, 1.2 * PLAIN_S))
+    predicted = adaptive.observe(CycleTiming(100, 3, 2, 1, 0.0, 1.2 * PLAIN_S))
     assert predicted == pytest.approx(1.2 * PLAIN_S)
     # The prompt's end may be longer than any batch that was measured.
-    assert adaptive.observe(Spent(0, 500, 2, 1, 0.0, 1.0)) is None
+    assert adaptive.observe(CycleTiming(0, 500, 2, 1, 0.0, 1.0)) is None

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.control.budget import Allowance, fixed_allowance
+from edgespec.control.budget import DraftBudget, fixed_budget
 from edgespec.control.calibration import notice, record
-from edgespec.control.stopping import Pace
+from edgespec.control.stopping import DraftStopping
 
 PROPERTY = settings(max_examples=200, deadline=None, derandomize=True)
 K = 8
@@ -20,29 +20,29 @@ FLAT = [1.0 + 0.1 * j for j in range(K + 1)]
 
 def allow(cycle_s=FLAT, limit=K, spare_s=0.0, acceptance=None):
     acceptance = np.ones(K) if acceptance is None else acceptance
-    return Allowance(limit, np.array(cycle_s, float), acceptance, False, spare_s)
+    return DraftBudget(limit, np.array(cycle_s, float), acceptance, False, spare_s)
 
 
 def experienced(chance, step_s=0.1, reading_s=0.02, count=200):
-    """A pace that has seen so many proposals judged."""
+    """A stopping that has seen so many proposals judged."""
     rng = np.random.default_rng(0)
-    pace = Pace(step_s, reading_s, K)
+    stopping = DraftStopping(step_s, reading_s, K)
     for i in range(count):
-        notice(pace.calibration, i % 4, 0.7)
-        record(pace.calibration, i % 4, 0.7, bool(rng.random() < chance))
-    pace.calibration.tilt[0] = 0.0
-    return pace
+        notice(stopping.calibration, i % 4, 0.7)
+        record(stopping.calibration, i % 4, 0.7, bool(rng.random() < chance))
+    stopping.calibration.tilt[0] = 0.0
+    return stopping
 
 
-def draft(pace, allowance, confidence, missing=0, given=0):
+def draft(stopping, budget, confidence, missing=0, given=0):
     """(drafted, verified) of a block whose proposals are so sure."""
-    pace.begin(allowance, missing, given)
+    stopping.begin(budget, missing, given)
     drafted = given
-    while pace.another():
-        pace.add(confidence[drafted] if isinstance(confidence, list) else confidence)
+    while stopping.another():
+        stopping.add(confidence[drafted] if isinstance(confidence, list) else confidence)
         drafted += 1
-        assert drafted <= allowance.limit
-    size = pace.size
+        assert drafted <= budget.limit
+    size = stopping.size
     assert 0 <= size <= drafted
     return drafted, size
 
@@ -62,8 +62,8 @@ def test_costs_that_rise_with_every_token_leave_plain_decoding():
 
 
 def test_stops_where_the_draft_becomes_unsure():
-    pace = Pace(0.1, 0.02, K)
-    drafted, size = draft(pace, allow(), [0.99, 0.99, 0.99, 0.02, 0.99, 0.99, 0.99, 0.99])
+    stopping = DraftStopping(0.1, 0.02, K)
+    drafted, size = draft(stopping, allow(), [0.99, 0.99, 0.99, 0.02, 0.99, 0.99, 0.99, 0.99])
     assert (drafted, size) == (4, 3)
 
 
@@ -74,8 +74,8 @@ def test_no_more_than_the_limit(limit):
 
 @pytest.mark.parametrize("limit", [0, 1, 5])
 def test_a_fixed_number_whatever_it_costs(limit):
-    pace = experienced(0.01, step_s=9.0)
-    assert draft(pace, fixed_allowance(limit), 0.01, missing=10_000) == (limit, limit)
+    stopping = experienced(0.01, step_s=9.0)
+    assert draft(stopping, fixed_budget(limit), 0.01, missing=10_000) == (limit, limit)
 
 
 @st.composite
@@ -100,9 +100,9 @@ def test_whether_a_token_is_kept_does_not_depend_on_what_is_behind_it(block):
     kept = []
     for confidence in (one, other):
         acceptance = np.full(K, 0.9)
-        pace = Pace(0.05, 0.01, K)
-        allowance = allow(cycle_s, spare_s=spare_s, acceptance=acceptance)
-        drafted, size = draft(pace, allowance, confidence, given=given)
+        stopping = DraftStopping(0.05, 0.01, K)
+        budget = allow(cycle_s, spare_s=spare_s, acceptance=acceptance)
+        drafted, size = draft(stopping, budget, confidence, given=given)
         kept.append([i < size for i in range(given, min(drafted, shared))])
     reached = min(map(len, kept))
     assert kept[0][:reached] == kept[1][:reached]
@@ -112,8 +112,8 @@ def test_whether_a_token_is_kept_does_not_depend_on_what_is_behind_it(block):
 @given(blocks())
 def test_all_but_the_last_drafted_token_are_verified(block):
     cycle_s, confidence, _, _, given, _ = block
-    allowance = allow(cycle_s, acceptance=np.full(K, 0.9))
-    drafted, size = draft(Pace(0.05, 0.01, K), allowance, confidence, given=given)
+    budget = allow(cycle_s, acceptance=np.full(K, 0.9))
+    drafted, size = draft(DraftStopping(0.05, 0.01, K), budget, confidence, given=given)
     if drafted > given:
         assert size >= drafted - 1
 
@@ -127,96 +127,96 @@ def test_goes_on_behind_what_is_given_where_that_pays():
 
 
 def test_falling_behind_has_to_be_worth_catching_up():
-    pace = experienced(0.9, reading_s=0.05)
-    assert draft(pace, allow(), 0.7, missing=100)[0] > 0
-    assert draft(pace, allow(), 0.7, missing=5000) == (0, 0)
+    stopping = experienced(0.9, reading_s=0.05)
+    assert draft(stopping, allow(), 0.7, missing=100)[0] > 0
+    assert draft(stopping, allow(), 0.7, missing=5000) == (0, 0)
 
 
 def test_rate_is_that_of_the_block_it_would_begin():
-    pace = experienced(0.8)
-    rate = pace.rate(allow(), 0)
+    stopping = experienced(0.8)
+    rate = stopping.rate(allow(), 0)
     assert rate > 1.1
-    assert pace.rate(allow(), 300) < rate
-    assert pace.rate(allow(), 100_000) == 0.0
-    assert pace.rate(allow(limit=0), 0) == 0.0
+    assert stopping.rate(allow(), 300) < rate
+    assert stopping.rate(allow(), 100_000) == 0.0
+    assert stopping.rate(allow(limit=0), 0) == 0.0
     assert experienced(0.05).rate(allow(), 0) == 0.0
 
 
 def test_a_try_takes_time_that_is_there_to_spare():
-    pace = experienced(0.05)
-    assert draft(pace, allow(spare_s=0.1), 0.7) == (0, 0)
-    drafted, size = draft(pace, allow(spare_s=1.0), 0.01)
+    stopping = experienced(0.05)
+    assert draft(stopping, allow(spare_s=0.1), 0.7) == (0, 0)
+    drafted, size = draft(stopping, allow(spare_s=1.0), 0.01)
     assert drafted == size > 0
-    assert draft(pace, allow(spare_s=1.0), 0.7, missing=1000) == (0, 0)
+    assert draft(stopping, allow(spare_s=1.0), 0.7, missing=1000) == (0, 0)
     # A draft that cannot pay even if it is right is not tried.
     assert draft(experienced(0.05, step_s=2.0), allow(spare_s=100.0), 0.7) == (0, 0)
 
 
 def test_learns_from_what_was_its_own_and_was_judged():
-    pace = Pace(0.1, 0.02, K)
+    stopping = DraftStopping(0.1, 0.02, K)
     acceptance = np.full(K, 0.99)
-    _, size = draft(pace, allow(acceptance=acceptance), 0.99, given=2)
+    _, size = draft(stopping, allow(acceptance=acceptance), 0.99, given=2)
     assert size >= 4
-    pace.learn(3, size)  # two that were given, one that was drafted; the next one was wrong
-    assert pace.calibration.trials.sum() == pytest.approx(2.0)
-    assert pace.calibration.hits.sum() == pytest.approx(1.0)
-    assert pace.calibration.trials[2].sum() == pytest.approx(1.0)
+    stopping.learn(3, size)  # two that were given, one that was drafted; the next one was wrong
+    assert stopping.calibration.trials.sum() == pytest.approx(2.0)
+    assert stopping.calibration.hits.sum() == pytest.approx(1.0)
+    assert stopping.calibration.trials[2].sum() == pytest.approx(1.0)
 
 
 def test_what_is_behind_a_rejection_teaches_nothing():
-    pace = Pace(0.1, 0.02, K)
-    _, size = draft(pace, allow(acceptance=np.full(K, 0.99)), 0.99)
+    stopping = DraftStopping(0.1, 0.02, K)
+    _, size = draft(stopping, allow(acceptance=np.full(K, 0.99)), 0.99)
     assert size >= 3
-    pace.learn(0, size)
-    assert pace.calibration.seen.sum() == pace.calibration.trials.sum() == 1.0
+    stopping.learn(0, size)
+    assert stopping.calibration.seen.sum() == stopping.calibration.trials.sum() == 1.0
 
 
 def test_how_sure_it_was_of_a_token_that_was_not_verified_is_learned():
-    pace = Pace(0.1, 0.02, K)
-    assert draft(pace, allow([1.0, *[9.0] * K]), 0.1) == (0, 0)
-    drafted, size = draft(pace, allow(), 0.01)
+    stopping = DraftStopping(0.1, 0.02, K)
+    assert draft(stopping, allow([1.0, *[9.0] * K]), 0.1) == (0, 0)
+    drafted, size = draft(stopping, allow(), 0.01)
     assert (drafted, size) == (1, 0)
-    pace.learn(0, 0)
-    assert pace.calibration.seen.sum() == 1.0 and not pace.calibration.trials.any()
+    stopping.learn(0, 0)
+    assert stopping.calibration.seen.sum() == 1.0 and not stopping.calibration.trials.any()
 
 
 def test_a_rejection_of_what_was_given_teaches_nothing():
-    pace = Pace(0.1, 0.02, K)
+    stopping = DraftStopping(0.1, 0.02, K)
     acceptance = np.full(K, 0.99)
-    _, size = draft(pace, allow(acceptance=acceptance), 0.99, given=3)
-    pace.learn(1, size)
-    assert not pace.calibration.trials.any()
+    _, size = draft(stopping, allow(acceptance=acceptance), 0.99, given=3)
+    stopping.learn(1, size)
+    assert not stopping.calibration.trials.any()
 
 
 def test_everything_accepted_teaches_no_rejection():
-    pace = Pace(0.1, 0.02, K)
-    _, size = draft(pace, allow(), 0.99)
-    pace.learn(size, size)
-    assert pace.calibration.hits.sum() == pytest.approx(pace.calibration.trials.sum())
+    stopping = DraftStopping(0.1, 0.02, K)
+    _, size = draft(stopping, allow(), 0.99)
+    stopping.learn(size, size)
+    assert stopping.calibration.hits.sum() == pytest.approx(stopping.calibration.trials.sum())
 
 
 def test_costs_follow_the_clock():
     rng = np.random.default_rng(0)
-    pace = Pace(0.1, 0.1, K)
+    stopping = DraftStopping(0.1, 0.1, K)
     for _ in range(300):
         slow = 3.0 if rng.random() < 0.05 else 1.0
-        pace.spent(1, 0.03 * slow * np.exp(rng.normal(0, 0.1)))
-        pace.spent(50, 50 * 0.004 * slow * np.exp(rng.normal(0, 0.1)))
-    assert pace.step_s == pytest.approx(0.03, rel=0.2)
-    assert pace.reading_s == pytest.approx(0.004, rel=0.2)
+        stopping.timed(1, 0.03 * slow * np.exp(rng.normal(0, 0.1)))
+        stopping.timed(50, 50 * 0.004 * slow * np.exp(rng.normal(0, 0.1)))
+    assert stopping.step_s == pytest.approx(0.03, rel=0.2)
+    assert stopping.reading_s == pytest.approx(0.004, rel=0.2)
 
 
 def test_one_outlier_changes_little():
-    pace = Pace(0.1, 0.1, K)
-    pace.spent(1, 100.0)
-    assert pace.step_s < 0.12
+    stopping = DraftStopping(0.1, 0.1, K)
+    stopping.timed(1, 100.0)
+    assert stopping.step_s < 0.12
 
 
 def test_through_a_file():
-    pace = experienced(0.9)
-    again = Pace(5.0, 5.0, K)
-    again.restore(json.loads(json.dumps(pace.as_json())))
+    stopping = experienced(0.9)
+    again = DraftStopping(5.0, 5.0, K)
+    again.restore(json.loads(json.dumps(stopping.as_json())))
     assert again.step_s == 5.0, "costs are measured anew"
-    assert np.allclose(again.calibration.trials, pace.calibration.trials, atol=1e-3)
+    assert np.allclose(again.calibration.trials, stopping.calibration.trials, atol=1e-3)
     for hostile in (None, [], "x", {"calibration": 3}, {}):
         again.restore(hostile)

@@ -9,16 +9,16 @@ import sys
 WORKLOAD = """
 import math
 import numpy as np
-from edgespec.drafters import Pace
-from edgespec.control.budget import Allowance, fixed_allowance
+from edgespec.control.stopping import DraftStopping
+from edgespec.control.budget import DraftBudget, fixed_budget
 from edgespec.drafters.automaton import extend, make_automaton, match
-from edgespec.drafters.ngram import NgramDrafter
+from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.sampling.filters import distribution, make_workspace
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain
 from edgespec.speculation.draws import draw_proposal
 from edgespec.speculation.settings import DrawSettings
-from edgespec.control.controller import AdaptivePolicy, Spent
+from edgespec.control.controller import AdaptivePolicy, CycleTiming
 from edgespec.control.costs import make_cost_table
 
 checked = False
@@ -70,10 +70,10 @@ for n in (1, 2, 3, 50, 400):
     ):
         history = np.zeros(n + 8, np.int32)
         history[:n] = text
-        drafter = NgramDrafter(n, threshold=0.1)
-        drafter.propose(history, n, fixed_allowance(8))
+        drafter = PromptLookupDrafter(n, threshold=0.1)
+        drafter.propose(history, n, fixed_budget(8))
         drafter.rewind(0)
-        drafter.propose(history, n, Allowance(8, np.linspace(1.0, 2.0, 9), np.zeros(8)))
+        drafter.propose(history, n, DraftBudget(8, np.linspace(1.0, 2.0, 9), np.zeros(8)))
 
 for k in (0, 1, 2, 8):
     # Nearly free batches, so that blocks of the full length are drafted; then dear ones.
@@ -81,22 +81,23 @@ for k in (0, 1, 2, 8):
         seconds = 1.0 + slope * np.arange(k + 1)
         sizes = list(range(1, k + 2))
         costs = make_cost_table([40.0, 272.0], sizes, [seconds, seconds], [0.1] * (k + 1), k + 1)
-        policy, pace = AdaptivePolicy(costs, k), Pace(0.001, 0.001, k)
+        policy, stopping = AdaptivePolicy(costs, k), DraftStopping(0.001, 0.001, k)
         longest = 0
         for cycle in range(30):
             cheap = slope < 1.0  # and good: all of it is accepted
             limit, depth = k if cheap else int(rng.integers(0, k + 1)), 20 * cycle
-            allowance = policy.allowance(depth, limit)
+            budget = policy.budget(depth, limit)
             given = min(limit, cycle % 3)
-            pace.rate(allowance, cycle)
-            pace.begin(allowance, cycle, given)
-            while pace.another():
-                pace.add(0.99 if cheap else float(rng.random()))
-            count = pace.size
+            stopping.rate(budget, cycle)
+            stopping.begin(budget, cycle, given)
+            while stopping.another():
+                stopping.add(0.99 if cheap else float(rng.random()))
+            count = stopping.size
             longest = max(longest, count)
             accepted = count if cheap else int(rng.integers(0, count + 1))
-            pace.learn(accepted, count)
-            policy.observe(Spent(depth, count + 1, count, accepted + 1, 0.001, seconds[count]))
+            stopping.learn(accepted, count)
+            timing = CycleTiming(depth, count + 1, count, accepted + 1, 0.001, seconds[count])
+            policy.observe(timing)
         assert longest == k or slope == 1.0, "the full length was never tried"
 print("done")
 """

@@ -12,7 +12,7 @@ from edgespec import GenerationLimits, SamplingParameters
 from edgespec.backend import capabilities
 from edgespec.control.controller import AdaptivePolicy
 from edgespec.control.costs import make_cost_table
-from edgespec.drafters import ComposedDrafter, NgramDrafter
+from edgespec.drafters import ComposedDrafter, PromptLookupDrafter
 from tests.runtime.exact import GREEDY, emitted, joint, p_value, unfiltered
 
 pytestmark = pytest.mark.skipif(
@@ -26,7 +26,7 @@ def cheap_batches(engine: Any) -> Iterator[None]:
     """A machine on which verification is nearly free: blocks of all lengths are proposed."""
     drafter = engine.drafter
     if isinstance(drafter, ComposedDrafter):
-        drafter.model.pace.step_s, drafter.model.pace.reading_s = 0.001, 0.0001
+        drafter.model.stopping.step_s, drafter.model.stopping.reading_s = 0.001, 0.0001
     costs = make_cost_table([1.0], [1, 2, 16], [[0.010, 0.011, 0.020]], [0.0, 0.0, 0.0], 16)
     before, engine.decoder.policy = engine.decoder.policy, _Unmoved(costs, engine.decoder.k)
     try:
@@ -38,7 +38,7 @@ def cheap_batches(engine: Any) -> Iterator[None]:
 class _Unmoved(AdaptivePolicy):
     """Learns nothing of the real costs."""
 
-    def observe(self, spent: Any) -> None:
+    def observe(self, timing: Any) -> None:
         pass
 
 
@@ -119,7 +119,7 @@ def test_what_was_learned_is_there_next_time(
     monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))
     options = EngineOptions(threads=2, context=1024)
     with Engine(default_model, options) as engine:
-        assert isinstance(engine.drafter, NgramDrafter)
+        assert isinstance(engine.drafter, PromptLookupDrafter)
         emitted(engine, prompts[2], SamplingParameters(temperature=0.0), 40)
         used = engine.drafter.experience()
         usage = engine.profile.usage.answer
@@ -129,4 +129,4 @@ def test_what_was_learned_is_there_next_time(
     assert profile.usage.answer == usage != 200.0
     with Engine(default_model, options) as engine:
         assert engine.profile.ngram["hits"] == used["hits"]
-        assert engine.drafter._prior.tolist() != NgramDrafter(8)._prior.tolist()
+        assert engine.drafter._prior.tolist() != PromptLookupDrafter(8)._prior.tolist()

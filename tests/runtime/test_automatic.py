@@ -13,7 +13,7 @@ import pytest
 
 from edgespec import Engine, EngineOptions, GenerationLimits
 from edgespec.backend import capabilities
-from edgespec.drafters import ComposedDrafter, NgramDrafter
+from edgespec.drafters import ComposedDrafter, PromptLookupDrafter
 from edgespec.errors import RegistryError
 from edgespec.registry.dedicated import HeldOut
 from edgespec.registry.header import read_header
@@ -72,7 +72,7 @@ def test_a_head_that_should_pay(opened: Callable[..., Engine], open_engine: Any)
 @pytest.mark.parametrize("held_out", [HOPELESS, None])
 def test_a_head_that_should_not(opened: Callable[..., Engine], held_out: HeldOut | None) -> None:
     with opened(held_out) as engine:
-        assert isinstance(engine.drafter, NgramDrafter)
+        assert isinstance(engine.drafter, PromptLookupDrafter)
         assert engine.drafter_name == "ngram"
         assert engine.notice is None
 
@@ -80,6 +80,6 @@ def test_a_head_that_should_not(opened: Callable[..., Engine], held_out: HeldOut
 def test_where_it_is_not_wanted(opened: Callable[..., Engine]) -> None:
     for options in ({"k": 2}, {"draft": "ngram"}, {"missing": True}):
         with opened(SURE, **options) as engine:
-            assert isinstance(engine.drafter, NgramDrafter)
+            assert isinstance(engine.drafter, PromptLookupDrafter)
     with opened(HOPELESS, draft="the-head") as engine:
         assert isinstance(engine.drafter, ComposedDrafter)

@@ -11,7 +11,8 @@ import pytest
 
 from edgespec import SamplingParameters
 from edgespec.backend import Context, ContextOptions, Model
-from edgespec.drafters import ModelDrafter, NgramDrafter, NoDrafter, Pace
+from edgespec.control.stopping import DraftStopping
+from edgespec.drafters import ModelDrafter, NoDrafter, PromptLookupDrafter
 from edgespec.errors import ContextFullError, NumericalError, UsageError
 from edgespec.runtime.decoder import Decoder, Origin
 from edgespec.runtime.statistics import Statistics
@@ -40,15 +41,15 @@ def decoder(request: Any, target: Context, draft: Context) -> Decoder:
     size = target.model.vocabulary.size
     drafters = {
         "none": lambda: NoDrafter(),
-        "ngram": lambda: NgramDrafter(target.capacity),
-        "model": lambda: ModelDrafter(draft, size, size, 4, pace(4)),
+        "ngram": lambda: PromptLookupDrafter(target.capacity),
+        "model": lambda: ModelDrafter(draft, size, size, 4, stopping(4)),
     }
     return Decoder(target, drafters[request.param](), 0 if request.param == "none" else 4)
 
 
-def pace(most: int) -> Pace:
+def stopping(most: int) -> DraftStopping:
     """Of no consequence: these decoders propose a fixed number."""
-    return Pace(step_s=1.0, reading_s=1.0, most=most)
+    return DraftStopping(step_s=1.0, reading_s=1.0, most=most)
 
 
 def prompt_of(target: Context, text: str = TEXT) -> np.ndarray:
@@ -98,7 +99,7 @@ def test_a_whole_block_is_caught_up_without_an_extra_draft_evaluation(
     target.clear()
     size = target.model.vocabulary.size
     with Model(default_model) as model, Context(model, OPTIONS) as cache:
-        decoder = Decoder(target, ModelDrafter(cache, size, size, 3, pace(3)), 3)
+        decoder = Decoder(target, ModelDrafter(cache, size, size, 3, stopping(3)), 3)
         prompt = prompt_of(target)
         decoder.begin(prompt, draw_settings(SamplingParameters(0.0), "auto"), Statistics())
         decoder.cycle(100)

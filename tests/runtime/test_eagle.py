@@ -12,7 +12,8 @@ import pytest
 
 from edgespec import Engine, EngineOptions, GenerationLimits
 from edgespec.backend import Context, HeadContext, RecordedInputs, capabilities
-from edgespec.drafters import ComposedDrafter, EagleDrafter, NgramDrafter, fixed_allowance
+from edgespec.control.budget import fixed_budget
+from edgespec.drafters import ComposedDrafter, EagleDrafter, PromptLookupDrafter
 from edgespec.errors import NumericalError, PairingError
 from edgespec.runtime import drafting
 from edgespec.runtime.statistics import Statistics
@@ -178,10 +179,10 @@ def test_beside_prompt_lookup_and_across_shifts(
         assert emitted(engine, prompts[index], GREEDY, 32) == expected
     # It cannot go on behind proposals that are not its own, and learns nothing of them.
     model, history = engine.drafter.model, engine.decoder.history
-    learned = model.pace.as_json()
-    assert model.extend(history, engine.decoder.length, fixed_allowance(3), 2).size == 2
+    learned = model.stopping.as_json()
+    assert model.extend(history, engine.decoder.length, fixed_budget(3), 2).size == 2
     model.learn(1, 2)
-    assert model.pace.as_json() == learned
+    assert model.stopping.as_json() == learned
     short, plain = open_engine(draft=few, k=3, context=256), open_engine(context=256)
     prompt = np.resize(short.tokenize("one two three four"), 240)
     limits = GenerationLimits(max_tokens=30, overflow="shift", keep=10)
@@ -227,6 +228,6 @@ def test_a_build_without_hidden_states_drafts_by_prompt_lookup(
     monkeypatch.setattr(drafting, "capabilities", lambda: without)
     options = EngineOptions(draft=str(few), threads=2, context=256, k=2)
     with Engine(default_model, options) as engine:
-        assert isinstance(engine.drafter, NgramDrafter)
+        assert isinstance(engine.drafter, PromptLookupDrafter)
         assert "no access to hidden states" in engine.notice
         assert engine.drafter_name == "ngram"

@@ -10,7 +10,7 @@ import pytest
 
 from edgespec.control.achieved import Achieved
 from edgespec.control.calibration import make_calibration, write_calibration
-from edgespec.control.speedup import outlooks
+from edgespec.control.speedup import expected_speedups
 from edgespec.tuning.explain import explain
 from edgespec.tuning.measure import SettingFigures
 from edgespec.tuning.profile import BestSetting, Profile
@@ -64,7 +64,7 @@ def test_the_needed_acceptance_is_where_a_tenth_is_won() -> None:
     assert found.needed is not None
 
     def best(rate: float) -> float:
-        return max(each.speedup for each in outlooks([rate] * 8, V, 0.1))
+        return max(each.speedup for each in expected_speedups([rate] * 8, V, 0.1))
 
     assert best(found.needed) >= 1.1 > best(found.needed - 0.01)
     from dataclasses import replace
@@ -80,7 +80,7 @@ def test_a_draft_is_explained_by_what_was_accepted() -> None:
     assert found.draft is not None
     assert found.draft.alpha == pytest.approx([0.8] * 4, abs=1e-3)
     assert found.draft.c == pytest.approx(0.2)
-    best = max(outlooks([0.8] * 8, V, 0.2), key=lambda each: each.speedup)
+    best = max(expected_speedups([0.8] * 8, V, 0.2), key=lambda each: each.speedup)
     assert found.draft.best.k == best.k
     assert found.draft.best.speedup == pytest.approx(best.speedup, abs=1e-3)
     assert found.draft.cheaper > found.draft.best.speedup

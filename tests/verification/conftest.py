@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from edgespec.backend import Context, ContextOptions, Model
-from edgespec.drafters import ModelDrafter, NgramDrafter, Pace
+from edgespec.control.stopping import DraftStopping
+from edgespec.drafters import ModelDrafter, PromptLookupDrafter
 from edgespec.verification.prompts import Prompt
 
 OPTIONS = ContextOptions(length=512, threads=2, outputs=16)
@@ -96,7 +97,7 @@ def drafter(request: pytest.FixtureRequest, target: Context, draft: Context) -> 
     target.clear()
     draft.clear()
     if request.param == "ngram":
-        return NgramDrafter(target.capacity, threshold=0.3)
+        return PromptLookupDrafter(target.capacity, threshold=0.3)
     return drafting(draft)
 
 
@@ -109,7 +110,7 @@ def damaged_drafter(draft: Context) -> ModelDrafter:
 def drafting(context: Context) -> ModelDrafter:
     size = context.model.vocabulary.size
     # Checks ask for a fixed number of proposals: costs are not looked at.
-    return ModelDrafter(context, size, size, K, Pace(step_s=1.0, reading_s=1.0, most=K))
+    return ModelDrafter(context, size, size, K, DraftStopping(step_s=1.0, reading_s=1.0, most=K))
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edgespec.backend import Context, ContextOptions, Model, capabilities
-from edgespec.drafters import NgramDrafter, NoDrafter
+from edgespec.drafters import NoDrafter, PromptLookupDrafter
 from edgespec.verification.cache import check_cache
 
 CYCLES = 24
@@ -31,7 +31,7 @@ def test_caches_of_target_and_draft_are_those_of_plain_decoding(
     assert result.figures["accepted"] > CYCLES
 
 
-@pytest.mark.parametrize("drafter", [NoDrafter(), NgramDrafter(512)], ids=lambda d: d.name)
+@pytest.mark.parametrize("drafter", [NoDrafter(), PromptLookupDrafter(512)], ids=lambda d: d.name)
 def test_without_a_draft_model_the_targets_cache_is_tried(
     drafter: Any, target: Context, questions: list[Any]
 ) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from edgespec.backend import Context
-from edgespec.drafters import ModelDrafter, NgramDrafter, Pace
+from edgespec.control.stopping import DraftStopping
+from edgespec.drafters import ModelDrafter, PromptLookupDrafter
 from edgespec.sampling.filters import distribution, make_workspace
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
@@ -66,7 +67,7 @@ def test_the_outcome_does_not_depend_on_the_number_of_threads(trials: list[Trial
 
 
 def test_the_rule_holds_with_one_hot_proposals(target: Context, questions: list[Any]) -> None:
-    trials = make_trials(target, NgramDrafter(target.capacity), questions[:1])
+    trials = make_trials(target, PromptLookupDrafter(target.capacity), questions[:1])
     result = check_rejection(trials, DRAWS, threads=2)
     assert result.holds, result.details
     assert {test["proposals"] for test in result.figures["tests"]} == {"one-hot"}
@@ -112,12 +113,14 @@ def test_expected_distribution_equals_the_kernels(trials: list[Trial]) -> None:
 
 def test_a_draft_can_propose_nothing(target: Context, questions: list[Any]) -> None:
     class Mute(ModelDrafter):
-        def propose(self, history: Any, length: int, allowance: Any) -> Any:
+        def propose(self, history: Any, length: int, budget: Any) -> Any:
             from edgespec.drafters import Proposal
 
             return Proposal(0)
 
     size = target.model.vocabulary.size
     with Context(target.model, target.options) as context:
-        trials = make_trials(target, Mute(context, size, size, 1, Pace(1.0, 1.0, 1)), questions[:1])
+        trials = make_trials(
+            target, Mute(context, size, size, 1, DraftStopping(1.0, 1.0, 1)), questions[:1]
+        )
     assert all(trial.source.max() == 1 and len(trial.q) == 0 for trial in trials)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edgespec.backend import Context, ContextOptions, Model, capabilities
-from edgespec.drafters import ModelDrafter, NgramDrafter
+from edgespec.drafters import ModelDrafter, PromptLookupDrafter
 from edgespec.verification.texts import check_coupled, check_greedy
 
 pytestmark = pytest.mark.skipif(
@@ -61,7 +61,7 @@ def test_a_drafter_is_not_believed(target: Context, questions: list[Any]) -> Non
             return count - 1
 
     target.clear()
-    drafter = NgramDrafter(target.capacity, threshold=0.0)
+    drafter = PromptLookupDrafter(target.capacity, threshold=0.0)
     result = check_greedy(target, drafter, 3, questions, 24, decoder_class=Credulous)
     assert not result.holds
     assert result.figures["differences"][0]["prompt"] in ("list", "copying")

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import Float64Array, Int32Array
-from edgespec.control.budget import Allowance, best_length
+from edgespec.control.budget import DraftBudget, best_length
 from edgespec.drafters.automaton import SuffixAutomaton, extend, make_automaton, match, reset
 from edgespec.drafters.protocol import Proposal
 from edgespec.sampling.kernel import kernel
 from edgespec.speculation.settings import DrawSettings
 
-__all__ = ["NgramDrafter"]
+__all__ = ["PromptLookupDrafter"]
 
 _LEVELS = 3  # match lengths considered: the longest suffix and two suffix links below it
 _LENGTHS = 17  # match lengths told apart; longer ones count as the last
@@ -75,7 +75,7 @@ def _propose(
     automaton: SuffixAutomaton,
     history: Int32Array,
     length: int,
-    allowance: Allowance,
+    budget: DraftBudget,
     least: float,
     prior: Float64Array,
     hits: Float64Array,
@@ -94,23 +94,23 @@ def _propose(
         if credibility > best:
             best, matched, source = credibility, candidate, end
     count, credible = 0, 1.0
-    while count < allowance.limit and source >= 0:
+    while count < budget.limit and source >= 0:
         # A match that was right once more is one token longer.
         probability = _credibility(matched + count, prior, hits, trials)
         credible *= probability
         if credible < least:
             break
-        allowance.acceptance[count] = probability
+        budget.acceptance[count] = probability
         # Behind the end of the text stand the proposals themselves: repetition goes on.
         history[length + count] = history[source + 1 + count]
         count += 1
-    if allowance.fixed:
+    if budget.fixed:
         return count
-    reached = Allowance(count, allowance.cycle_s, allowance.acceptance, False, allowance.spare_s)
+    reached = DraftBudget(count, budget.cycle_s, budget.acceptance, False, budget.spare_s)
     return best_length(reached, 0, count, count, 0.0, 0.0)[0]
 
 
-class NgramDrafter:
+class PromptLookupDrafter:
     """Proposes continuations of repeated text; deterministic, without a model.
 
     Args:
@@ -135,16 +135,16 @@ class NgramDrafter:
     def begin(self, settings: DrawSettings) -> None:
         """Proposals do not depend on the filters."""
 
-    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
+    def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
         """Tokens that followed an earlier occurrence of the text's end."""
         if self._indexed < length:
             self.commit(history, length)
-        least = self._threshold if allowance.fixed else _LEAST
+        least = self._threshold if budget.fixed else _LEAST
         count = _propose(
             self._automaton,
             history,
             length,
-            allowance,
+            budget,
             least,
             self._prior,
             self._hits,

@@ -8,8 +8,8 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context, Vocabulary
-from edgespec.control.budget import Allowance
-from edgespec.control.stopping import Pace
+from edgespec.control.budget import DraftBudget
+from edgespec.control.stopping import DraftStopping
 from edgespec.drafters.protocol import DETERMINISTIC, Proposal
 from edgespec.drafters.retokenized import RetokenizedText
 from edgespec.drafters.running import ContextDrafter
@@ -19,10 +19,10 @@ from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import is_greedy
 from edgespec.speculation.settings import DrawSettings
 
-__all__ = ["ForeignDrafter"]
+__all__ = ["CrossVocabularyDrafter"]
 
 
-class ForeignDrafter(ContextDrafter):
+class CrossVocabularyDrafter(ContextDrafter):
     """Drafts with a GGUF model whose vocabulary is not the target's.
 
     The draft reads the committed text in its own tokens. What it says of tokens that both
@@ -36,8 +36,8 @@ class ForeignDrafter(ContextDrafter):
         context: an open context of the draft; closed with the drafter.
         target: the target's vocabulary.
         shared: the tokens that both have.
-        budget: the most tokens one `propose` may be asked for.
-        pace: decides how many are drafted.
+        longest: the most tokens one `propose` may be asked for.
+        stopping: decides how many are drafted.
     """
 
     name = "model"
@@ -47,56 +47,54 @@ class ForeignDrafter(ContextDrafter):
         context: Context,
         target: Vocabulary,
         shared: SharedTokens,
-        budget: int,
-        pace: Pace,
+        longest: int,
+        stopping: DraftStopping,
     ) -> None:
         self.context = context
-        self.pace = pace
+        self.stopping = stopping
         self._target, self._shared = target, shared
         self._text = RetokenizedText(target, context.model.vocabulary)
         self._cached: list[int] = []  # the draft's tokens in its cache
         self._draft_token = np.full(target.size, -1, np.int32)
         self._draft_token[shared.target] = shared.draft
         self._logits: Float32Array = np.full(target.size, -np.inf, np.float32)
-        self._q: Float32Array = np.zeros((budget, target.size), np.float32)
-        self._workspace = make_workspace(target.size, context.capacity + budget)
+        self._q: Float32Array = np.zeros((longest, target.size), np.float32)
+        self._workspace = make_workspace(target.size, context.capacity + longest)
         self._settings: DrawSettings | None = None
 
     def begin(self, settings: DrawSettings) -> None:
         """Take over the target's filters."""
         self._settings = settings
 
-    def rate(self, allowance: Allowance, length: int) -> float:
+    def rate(self, budget: DraftBudget, length: int) -> float:
         """Expected tokens by the second if it began a block behind `length` tokens."""
         # What it has not read is known in the target's tokens only: about as many.
-        return self.pace.rate(allowance, max(0, length - 1 - self._text.length))
+        return self.stopping.rate(budget, max(0, length - 1 - self._text.length))
 
-    def propose(self, history: Int32Array, length: int, allowance: Allowance) -> Proposal:
+    def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
         """Draw tokens one after the other, while that pays; none inside a character.
 
         Raises:
             CancelledError: `cancel` was called.
             NumericalError: the draft's logits are NaN or +inf.
         """
-        return self.extend(history, length, allowance, 0)
+        return self.extend(history, length, budget, 0)
 
-    def extend(
-        self, history: Int32Array, length: int, allowance: Allowance, given: int
-    ) -> Proposal:
+    def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
         """As `propose`, behind `given` proposals that stand in the history, one-hot each."""
         assert self._settings is not None, "begin was not called"
         if given:  # they have not been read as text
-            self.pace.begin(allowance._replace(limit=given), 0, given)
+            self.stopping.begin(budget._replace(limit=given), 0, given)
             return Proposal(given)
         self._follow(history, length)
         tokens = self._text.tokens
         room = self.context.capacity - len(tokens)
         usable = bool(tokens) and self._text.whole
-        limit = max(0, min(allowance.limit, room)) if usable else 0
-        self.pace.begin(allowance._replace(limit=limit), len(tokens) - 1 - self.context.length, 0)
+        limit = max(0, min(budget.limit, room)) if usable else 0
+        self.stopping.begin(budget._replace(limit=limit), len(tokens) - 1 - self.context.length, 0)
         pending = tokens[self.context.length :]
         count = 0
-        while self.pace.another():
+        while self.stopping.another():
             token = self._draw(pending, history, length + count, count)
             if token < 0:
                 break  # a bias forbids all that the two share
@@ -104,24 +102,24 @@ class ForeignDrafter(ContextDrafter):
             count += 1
             pending = [int(self._draft_token[token])]
         greedy = is_greedy(self._settings.arguments)
-        return Proposal(self.pace.size, DETERMINISTIC if greedy else self._q)
+        return Proposal(self.stopping.size, DETERMINISTIC if greedy else self._q)
 
     def _draw(self, pending: list[int], history: Int32Array, length: int, row: int) -> int:
         """One token behind ``history[:length]``, its q left in a row of `_q`; -1 if none."""
         assert self._settings is not None
         started = perf_counter()
         self._evaluate(pending)
-        self.pace.spent(len(pending), perf_counter() - started)
+        self.stopping.timed(len(pending), perf_counter() - started)
         token, confidence = draft_token(
             self._logits, history, length, self._settings, self._q[row], self._workspace
         )
         if token >= 0:
-            self.pace.add(confidence)
+            self.stopping.add(confidence)
         return token
 
     def learn(self, accepted: int, judged: int) -> None:
         """See which confidence was justified."""
-        self.pace.learn(accepted, judged)
+        self.stopping.learn(accepted, judged)
 
     def commit(self, history: Int32Array, length: int) -> None:
         """Follow the committed text and cut the cache back to what still holds of it."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from edgespec.control.limit import fixed_budget
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.control.budget import fixed_allowance
-from edgespec.drafters.ngram import NgramDrafter
+from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 
 ROOM = 16
 
@@ -19,52 +19,52 @@ def _history(text, capacity=512):
     return history
 
 
-def proposed(drafter, text, budget=8):
+def proposed(drafter, text, limit=8):
     history = _history(text)
-    count, q = drafter.propose(history, len(text), fixed_allowance(budget))
+    count, q = drafter.propose(history, len(text), fixed_budget(limit))
     assert history[: len(text)].tolist() == list(text), "the committed text was changed"
     assert (history[len(text) + count :] == -1).all(), "written beyond the proposals"
-    assert count <= budget
+    assert count <= limit
     assert q.shape == (0, 0)
     return history[len(text) : len(text) + count].tolist()
 
 
 def test_copies_what_followed_the_last_time():
     text = [*range(20), 50, 51, *range(12)]
-    assert proposed(NgramDrafter(512, threshold=0.3), text) == list(range(12, 20))
-    assert proposed(NgramDrafter(512, threshold=0.3), text, budget=3) == [12, 13, 14]
+    assert proposed(PromptLookupDrafter(512, threshold=0.3), text) == list(range(12, 20))
+    assert proposed(PromptLookupDrafter(512, threshold=0.3), text, limit=3) == [12, 13, 14]
 
 
 def test_nothing_is_proposed_when_nothing_repeats():
-    drafter = NgramDrafter(512, threshold=0.0)
+    drafter = PromptLookupDrafter(512, threshold=0.0)
     assert proposed(drafter, []) == []
     for length in (1, 2, 50, 300):
         assert proposed(drafter, list(range(length))) == []
 
 
 def test_no_budget_no_proposal():
-    assert proposed(NgramDrafter(512, threshold=0.0), [1, 2, 1, 2, 1, 2], budget=0) == []
+    assert proposed(PromptLookupDrafter(512, threshold=0.0), [1, 2, 1, 2, 1, 2], limit=0) == []
 
 
 @pytest.mark.parametrize("period", [1, 2, 3, 5])
 def test_repetition_goes_on_beyond_the_end_of_the_text(period):
     text = [i % period for i in range(60)]
     expected = [(60 + i) % period for i in range(15)]
-    assert proposed(NgramDrafter(512, threshold=0.3), text, budget=15) == expected
+    assert proposed(PromptLookupDrafter(512, threshold=0.3), text, limit=15) == expected
 
 
 def test_longer_matches_are_proposed_further():
     """A match of one token is not credible at the outset; one of twelve is."""
     short = [1, 2, 3, 4, 5, 6, 1]
-    assert proposed(NgramDrafter(512), short) == []
+    assert proposed(PromptLookupDrafter(512), short) == []
     long = [*range(30), 50, *range(12)]
-    assert len(proposed(NgramDrafter(512), long)) >= 2
+    assert len(proposed(PromptLookupDrafter(512), long)) >= 2
 
 
 def test_threshold_is_monotone_and_honoured():
     text = [*range(40), 50, *range(9)]
     counts = [
-        len(proposed(NgramDrafter(512, threshold=t), text, budget=15))
+        len(proposed(PromptLookupDrafter(512, threshold=t), text, limit=15))
         for t in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.01)
     ]
     assert counts == sorted(counts, reverse=True)
@@ -81,11 +81,11 @@ def test_credibility_rises_with_right_predictions_and_falls_with_wrong_ones():
         right += filler + block
         wrong += [*filler, *block[:3], 200 + i]
     neutral = [*block, 1, 2, *end]
-    assert proposed(NgramDrafter(512, threshold=0.55), [*right, 5, *end], budget=1) == [103]
-    assert proposed(NgramDrafter(512, threshold=0.9), [*right, 5, *end], budget=1) == [103]
-    assert proposed(NgramDrafter(512, threshold=0.55), neutral, budget=1) == [103]
-    assert proposed(NgramDrafter(512, threshold=0.9), neutral, budget=1) == []
-    assert proposed(NgramDrafter(512, threshold=0.55), [*wrong, 5, *end], budget=1) == []
+    assert proposed(PromptLookupDrafter(512, threshold=0.55), [*right, 5, *end], limit=1) == [103]
+    assert proposed(PromptLookupDrafter(512, threshold=0.9), [*right, 5, *end], limit=1) == [103]
+    assert proposed(PromptLookupDrafter(512, threshold=0.55), neutral, limit=1) == [103]
+    assert proposed(PromptLookupDrafter(512, threshold=0.9), neutral, limit=1) == []
+    assert proposed(PromptLookupDrafter(512, threshold=0.55), [*wrong, 5, *end], limit=1) == []
 
 
 texts = st.builds(
@@ -100,10 +100,10 @@ texts = st.builds(
 
 @settings(max_examples=3 * settings.default.max_examples // 2)
 @given(texts, st.integers(1, 15))
-def test_a_proposal_continues_some_earlier_occurrence(text, budget):
-    found = proposed(NgramDrafter(512, threshold=0.0), text, budget)
+def test_a_proposal_continues_some_earlier_occurrence(text, limit):
+    found = proposed(PromptLookupDrafter(512, threshold=0.0), text, limit)
     repeats = text[-1] in text[:-1]
-    assert len(found) == (budget if repeats else 0)
+    assert len(found) == (limit if repeats else 0)
     longer = text + found
     if found:
         sources = [i for i in range(len(text) - 1) if text[i] == text[-1]]
@@ -113,16 +113,16 @@ def test_a_proposal_continues_some_earlier_occurrence(text, budget):
 @given(texts, texts, st.data())
 def test_state_is_a_function_of_the_committed_text(first, second, data):
     """However the text came about: in pieces, after other text, after a rewind."""
-    expected = proposed(NgramDrafter(512, threshold=0.4), second)
-    assert proposed(NgramDrafter(512, threshold=0.4), second) == expected
+    expected = proposed(PromptLookupDrafter(512, threshold=0.4), second)
+    assert proposed(PromptLookupDrafter(512, threshold=0.4), second) == expected
 
-    pieces = NgramDrafter(512, threshold=0.4)
+    pieces = PromptLookupDrafter(512, threshold=0.4)
     for cut in sorted(data.draw(st.lists(st.integers(0, len(second)), max_size=5))):
         pieces.commit(_history(second), cut)
         proposed(pieces, second[:cut])
     assert proposed(pieces, second) == expected
 
-    rewound = NgramDrafter(512, threshold=0.4)
+    rewound = PromptLookupDrafter(512, threshold=0.4)
     rewound.commit(_history(first), len(first))
     shared = 0
     while shared < min(len(first), len(second)) and first[shared] == second[shared]:
@@ -133,7 +133,7 @@ def test_state_is_a_function_of_the_committed_text(first, second, data):
 
 def test_rewind_to_the_present_or_beyond_keeps_everything():
     text = [1, 2, 3, 4] * 5
-    drafter = NgramDrafter(512, threshold=0.3)
+    drafter = PromptLookupDrafter(512, threshold=0.3)
     drafter.commit(_history(text), len(text))
     drafter.rewind(len(text))
     drafter.rewind(len(text) + 5)
@@ -142,8 +142,8 @@ def test_rewind_to_the_present_or_beyond_keeps_everything():
 
 def test_filling_the_capacity_exactly():
     text = [1, 2, 3, 4] * 16
-    drafter = NgramDrafter(64, threshold=0.3)
+    drafter = PromptLookupDrafter(64, threshold=0.3)
     history = _history(text, 64)
-    assert drafter.propose(history, 64, fixed_allowance(ROOM))[0] == ROOM
+    assert drafter.propose(history, 64, fixed_budget(ROOM))[0] == ROOM
     drafter.rewind(0)
-    assert drafter.propose(history, 64, fixed_allowance(ROOM))[0] == ROOM
+    assert drafter.propose(history, 64, fixed_budget(ROOM))[0] == ROOM

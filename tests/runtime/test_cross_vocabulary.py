@@ -14,7 +14,8 @@ from scipy import stats
 
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.backend import capabilities
-from edgespec.drafters import ForeignDrafter, ModelDrafter, fixed_allowance
+from edgespec.control.budget import fixed_budget
+from edgespec.drafters import CrossVocabularyDrafter, ModelDrafter
 from edgespec.errors import NumericalError, PairingError
 
 GREEDY = SamplingParameters(temperature=0.0)
@@ -48,7 +49,7 @@ def test_greedy_text_equals_plain_decoding(
     draft: str, foreign: dict[str, str], open_engine: Any, prompts: tuple[str, ...]
 ) -> None:
     engine, plain = open_engine(draft=foreign[draft]), open_engine()
-    assert isinstance(engine.drafter, ForeignDrafter)
+    assert isinstance(engine.drafter, CrossVocabularyDrafter)
     proposed = accepted = 0
     for index in TEXTS:
         stream = run(engine, prompts[index], GREEDY)
@@ -96,7 +97,7 @@ def test_nothing_is_proposed_inside_a_character(foreign: dict[str, str], open_en
         run(engine, prompt[:length], GREEDY, 1)
         settings = engine.decoder._settings
         engine.drafter.begin(settings)
-        proposal = engine.drafter.propose(engine.decoder.history, length, fixed_allowance(2))
+        proposal = engine.drafter.propose(engine.decoder.history, length, fixed_budget(2))
         data = b"".join(pieces[:length])
         assert (proposal.size > 0) == (data.decode("utf-8", "ignore").encode() == data)
         engine.decoder.keep(length)
@@ -211,7 +212,7 @@ def test_a_real_draft_of_another_family(
     name: str, rate: float, other_model: Any, open_engine: Any, prompts: tuple[str, ...]
 ) -> None:
     engine = open_engine(draft=str(other_model(name)), k=2)
-    assert isinstance(engine.drafter, ForeignDrafter)
+    assert isinstance(engine.drafter, CrossVocabularyDrafter)
     proposed = accepted = 0
     for index, (sampling, accept) in itertools.product(
         (1, 18), ((GREEDY, "auto"), (unfiltered(3), "coupled"))
