@@ -1,11 +1,8 @@
 """What a cycle may spend on proposals, and how many of them are worth it.
 
-The best number of proposals maximizes the expected emitted tokens by the second:
-E(j) / C(j), with E(j) = 1 + a1 + a1 a2 + ... + a1...aj for conditional acceptance probabilities
-a (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding", equation 1,
-with probabilities that differ by position) and C(j) the measured seconds of a cycle that verifies
-j proposals. C has steps and cliffs, so that all j are compared; the first j that does not pay
-says nothing about the next.
+The best number of proposals maximizes E(j) / C(j), the expected tokens per second, with C(j) the
+measured seconds of a cycle that verifies j proposals. C has steps and cliffs, so that all j are
+compared; the first j that does not pay says nothing about the next.
 
 What stops a drafter early may depend on q, never on the token that was drawn from it: a proposal
 that is dropped because of what it is would leave the others too likely.
@@ -13,14 +10,22 @@ that is dropped because of what it is would leave the others too likely.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from edgespec._types import Float64Array
+from edgespec.control.costs import CostTable, predicted_cost
+from edgespec.control.speedup import continued, expected_speedups, fastest, with_one_more
 from edgespec.sampling.kernel import kernel
 
-__all__ = ["DraftBudget", "best_length", "fixed_budget"]
+__all__ = ["DraftBudget", "best_length", "draft_speedup", "fixed_budget"]
+
+_DEPTH = 256.0
+"""Tokens in the cache that a draft is judged at before it is used: in the middle of an answer."""
+
+_with_one_more = kernel(with_one_more)
 
 
 class DraftBudget(NamedTuple):
@@ -52,7 +57,7 @@ def fixed_budget(limit: int) -> DraftBudget:
 def best_length(
     budget: DraftBudget, least: int, given: int, drafted: int, step_s: float, start_s: float
 ) -> tuple[int, float]:
-    """The number of proposals with the most expected tokens by the second, and those.
+    """The number of proposals with the most expected tokens per second, and those.
 
     Args:
         budget: its acceptance is known or expected for every position below its limit.
@@ -66,8 +71,7 @@ def best_length(
     survival, expected = 1.0, 1.0
     for j in range(budget.limit + 1):
         if j > 0:
-            survival *= budget.acceptance[j - 1]
-            expected += survival
+            expected, survival = _with_one_more(expected, survival, budget.acceptance[j - 1])
         if j < least:
             continue
         seconds = budget.cycle_s[j]
@@ -77,3 +81,15 @@ def best_length(
         if expected > rate * seconds:
             best, rate = j, expected / seconds
     return best, rate
+
+
+def draft_speedup(alpha: Sequence[float], costs: CostTable, step_s: float) -> float:
+    """Of a draft with this held-out acceptance at its best k, at the depth of an ordinary answer.
+
+    Args:
+        step_s: seconds of drafting one token.
+    """
+    seconds = [float(predicted_cost(costs, _DEPTH, n)) for n in range(1, costs.largest + 1)]
+    v = [s / seconds[0] for s in seconds]
+    found = expected_speedups(continued(alpha, len(v) - 1), v, step_s / seconds[0])
+    return fastest(found).speedup

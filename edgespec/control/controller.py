@@ -1,7 +1,7 @@
 """Decides every cycle what speculation may spend, from measured costs; and learns from it.
 
 The drafters know how probable acceptance is; the controller knows what verification costs. It
-hands the costs over as an `DraftBudget`, and keeps an account: when the cycles that speculated took
+hands the costs over as a `DraftBudget`, and keeps an account: when the cycles that speculated took
 longer than their tokens would have taken plainly, whatever the reason, speculation has to promise
 that much more before it is tried again.
 """

@@ -1,21 +1,50 @@
-"""What a cycle of k proposals brings: expected tokens over their cost, in single-token evaluations.
+"""E(k) / C(k): the tokens that a cycle of k proposals is expected to emit, over what it costs.
 
 Proposals that are accepted with probabilities a1, a2 ... one after the other give
-E = 1 + a1 + a1 a2 + ... tokens at a cost of v(k + 1) + k c (Leviathan et al. 2023, theorem 3.8,
-with measured costs and a probability for each position).
+E(k) = 1 + a1 + a1 a2 + ... + a1...ak tokens (Leviathan et al. 2023, "Fast Inference from
+Transformers via Speculative Decoding", equation 1, with a probability for each position), at a
+cost of C(k) = v(k + 1) + k c single-token evaluations (theorem 3.8, with measured costs).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from fractions import Fraction
+from typing import NamedTuple, TypeVar
 
-from edgespec.control.costs import CostTable, predicted_cost
+__all__ = [
+    "ExpectedSpeedup",
+    "continued",
+    "expected_speedups",
+    "fastest",
+    "tokens_by_length",
+    "with_one_more",
+]
 
-__all__ = ["ExpectedSpeedup", "continued", "draft_speedup", "expected_speedups", "fastest"]
+Number = TypeVar("Number", float, Fraction)
 
-_DEPTH = 256.0
-"""Tokens in the cache that a draft is judged at before it is used: in the middle of an answer."""
+
+def with_one_more(tokens: Number, survival: Number, acceptance: Number) -> tuple[Number, Number]:
+    """E(k + 1) and the probability that all k + 1 are accepted, from those of k.
+
+    Args:
+        acceptance: probability that the next proposal is accepted if all before it are.
+    """
+    survival = survival * acceptance
+    return tokens + survival, survival
+
+
+def tokens_by_length(acceptance: Sequence[Number], one: Number) -> list[Number]:
+    """E(0), E(1) ... up to as many proposals as there are probabilities.
+
+    Args:
+        one: 1 in the arithmetic that is wanted.
+    """
+    found, survival = [one], one
+    for rate in acceptance:
+        tokens, survival = with_one_more(found[-1], survival, rate)
+        found.append(tokens)
+    return found
 
 
 class ExpectedSpeedup(NamedTuple):
@@ -41,31 +70,15 @@ def expected_speedups(
         v: v(1), v(2), ... at least one more.
         c: cost of a draft step.
     """
-    found = [ExpectedSpeedup(0, 1.0, v[0])]
-    survival, tokens = 1.0, 1.0
-    for k, rate in enumerate(alpha, 1):
-        survival *= rate
-        tokens += survival
-        found.append(ExpectedSpeedup(k, tokens, v[k] + k * c))
-    return found
+    tokens = tokens_by_length(alpha, 1.0)
+    return [ExpectedSpeedup(k, each, v[k] + k * c) for k, each in enumerate(tokens)]
 
 
 def fastest(found: Sequence[ExpectedSpeedup]) -> ExpectedSpeedup:
-    """The fastest."""
+    """The one with the largest speedup; of equal ones the shortest."""
     return max(found, key=lambda each: each.speedup)
 
 
 def continued(alpha: Sequence[float], count: int) -> list[float]:
     """Probabilities for so many positions: behind the last one known they stay the same."""
     return [alpha[min(position, len(alpha) - 1)] for position in range(count)]
-
-
-def draft_speedup(alpha: Sequence[float], costs: CostTable, step_s: float) -> float:
-    """Of a draft with this held-out acceptance at its best k, at the depth of an ordinary answer.
-
-    Args:
-        step_s: seconds of drafting one token.
-    """
-    seconds = [float(predicted_cost(costs, _DEPTH, n)) for n in range(1, costs.largest + 1)]
-    v = [s / seconds[0] for s in seconds]
-    return fastest(expected_speedups(continued(alpha, len(v) - 1), v, step_s / seconds[0])).speedup

@@ -6,9 +6,10 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 
+from edgespec.control.speedup import tokens_by_length
 from edgespec.lab.formats import both, decimal, fixed, times
 from edgespec.lab.report import LARGEST_K, Chain, Report, Tree, Verification
-from edgespec.lab.theory import ZERO, Decomposition, Distribution, total_variation
+from edgespec.lab.theory import ONE, ZERO, Decomposition, Distribution, total_variation
 
 __all__ = ["WIDTH", "report_lines"]
 
@@ -160,11 +161,10 @@ def _best(side: Verification) -> str:
 def _chain_rows(chain: Chain) -> Iterator[Sequence[str]]:
     """A column for each k would not fit: a row for each."""
     yield ["k", "tokens", "v(k+1)", "free", "measured"]
-    tokens = ZERO
-    for k, (free, measured) in enumerate(
-        zip(chain.free.speedups, chain.measured.speedups, strict=True)
+    expected = tokens_by_length([chain.alpha] * (len(chain.free.speedups) - 1), ONE)
+    for k, (tokens, free, measured) in enumerate(
+        zip(expected, chain.free.speedups, chain.measured.speedups, strict=True)
     ):
-        tokens += chain.alpha**k
         yield [
             str(k),
             fixed(tokens),

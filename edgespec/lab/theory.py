@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from edgespec.control.speedup import tokens_by_length
+
 __all__ = [
     "ONE",
     "ZERO",
@@ -148,10 +150,7 @@ def expected_tokens(alpha: Fraction, k: int) -> Fraction:
     Leviathan et al. (2023), equation (1). It takes every proposal to be accepted with the same
     probability, independently: real acceptances come in runs.
     """
-    tokens = ONE
-    for _ in range(k):
-        tokens = ONE + alpha * tokens
-    return tokens
+    return tokens_by_length([alpha] * k, ONE)[-1]
 
 
 def speedup(tokens: Fraction, n: int, draft: Fraction, cost: Cost) -> Fraction | None:

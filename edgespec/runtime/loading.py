@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions
+from edgespec.control.budget import draft_speedup
 from edgespec.control.controller import AdaptivePolicy, FixedPolicy, Policy
-from edgespec.control.speedup import draft_speedup
 from edgespec.drafters import (
     ComposedDrafter,
     Drafter,
