@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgespec.control.limit import fixed_budget
+from edgespec.control.budget import fixed_budget
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
