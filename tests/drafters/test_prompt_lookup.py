@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgespec.control.budget import fixed_budget
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgespec.control.budget import fixed_budget
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 
 ROOM = 16
