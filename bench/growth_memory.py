@@ -16,7 +16,7 @@ from growth import LINE, Chart, Series, Setup, sizes_up_to
 
 from edgespec.backend import ContextOptions
 from edgespec.errors import BackendError
-from edgespec.registry.header import GGUFHeader, read_header
+from edgespec.gguf.header import GGUFHeader, read_header
 from edgespec.runtime.memory import MemoryEstimate, estimate
 from edgespec.runtime.options import EngineOptions
 

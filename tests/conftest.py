@@ -146,6 +146,6 @@ def other_model() -> Callable[[str], Path]:
 
 
 def _vocabulary_size(path: Path) -> int:
-    from edgespec.registry.header import read_header
+    from edgespec.gguf.header import read_header
 
     return read_header(path).vocabulary_size

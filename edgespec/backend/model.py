@@ -15,7 +15,7 @@ from edgespec.backend.interrupts import held_interrupts
 from edgespec.backend.native import initialize, lib, recent_errors
 from edgespec.backend.vocabulary import Vocabulary
 from edgespec.errors import BackendError, ModelFileError, ModelLoadError
-from edgespec.registry.header import GGUFHeader, read_header
+from edgespec.gguf.header import GGUFHeader, read_header
 
 __all__ = ["Model", "ModelOptions"]
 

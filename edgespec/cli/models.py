@@ -16,8 +16,8 @@ from edgespec.errors import EdgespecError, RegistryError, UsageError
 from edgespec.extras import has_extra
 
 if TYPE_CHECKING:
+    from edgespec.gguf.header import GGUFHeader
     from edgespec.registry.cache import ModelCache
-    from edgespec.registry.header import GGUFHeader
     from edgespec.registry.manifest import ManifestEntry
     from edgespec.registry.progress import Progress
 
@@ -156,8 +156,8 @@ def _lines(name: str) -> Iterator[Progress]:
 
 def _facts(name: str) -> tuple[dict[str, Any], GGUFHeader | None]:
     """Everything known of a model, and its header if its file is here."""
+    from edgespec.gguf.header import read_header
     from edgespec.registry.cache import default_cache
-    from edgespec.registry.header import read_header
     from edgespec.registry.manifest import load_manifest
     from edgespec.registry.resolve import resolve
 
@@ -262,7 +262,7 @@ def _drafts(name: str, header: GGUFHeader | None, draft: str | None) -> list[dic
 
 def _verdict(name: str, header: GGUFHeader | None, draft: str) -> dict[str, Any]:
     from edgespec.errors import ModelLoadError, PairingError
-    from edgespec.registry.header import read_header
+    from edgespec.gguf.header import read_header
     from edgespec.registry.resolve import resolve
     from edgespec.runtime.drafting import pair
     from edgespec.runtime.loading import pair_vocabularies

@@ -25,7 +25,7 @@ from edgespec.distill.layers import FeedForward, Norm, block_tensors
 from edgespec.distill.rows import RowAttention, same_text
 from edgespec.distill.teacher import Judgement, Teacher
 from edgespec.distill.weights import TargetWeights
-from edgespec.registry.header import GGUFHeader
+from edgespec.gguf.header import GGUFHeader
 
 __all__ = ["Eagle", "EagleShape", "feature_layers"]
 

@@ -25,7 +25,7 @@ from edgespec.distill.proof import (
 from edgespec.distill.store import Corpus
 from edgespec.distill.train import Acceptance, Trainer, measure_acceptance
 from edgespec.distill.vocabulary import DraftVocabulary
-from edgespec.registry.header import GGUFHeader
+from edgespec.gguf.header import GGUFHeader
 
 __all__ = ["Trained", "finish"]
 

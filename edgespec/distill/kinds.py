@@ -10,7 +10,7 @@ from edgespec.distill.eagle import Eagle, EagleShape, feature_layers
 from edgespec.distill.teacher import Teacher
 from edgespec.distill.tiny import Tiny, TinyShape
 from edgespec.distill.weights import TargetWeights
-from edgespec.registry.header import GGUFHeader
+from edgespec.gguf.header import GGUFHeader
 
 __all__ = ["KINDS", "Kind"]
 

@@ -39,8 +39,8 @@ from edgespec.distill.vocabulary import (
 )
 from edgespec.distill.weights import TargetWeights
 from edgespec.errors import EdgespecError, InsufficientMemoryError
+from edgespec.gguf.header import GGUFHeader, read_header
 from edgespec.registry.cache import sha256_of
-from edgespec.registry.header import GGUFHeader, read_header
 from edgespec.runtime.drafting import pair
 from edgespec.runtime.memory import available_memory, estimate
 from edgespec.templates import ChatTemplate

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgespec._types import Int32Array, Int64Array
 from edgespec.distill.store import Corpus
-from edgespec.registry.header import GGUFHeader
+from edgespec.gguf.header import GGUFHeader
 
 __all__ = ["DraftVocabulary", "choose_vocabulary", "known_vocabulary", "tokens_of"]
 

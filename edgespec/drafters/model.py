@@ -8,7 +8,7 @@ from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters.stepping import SteppingDrafter
-from edgespec.registry.dedicated import ReducedVocabulary
+from edgespec.gguf.draft_metadata import ReducedVocabulary
 
 __all__ = ["ModelDrafter", "ReducedDrafter"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgespec.errors import UnsupportedError, UsageError
-from edgespec.registry.header import read_header
+from edgespec.gguf.header import read_header
 from edgespec.registry.resolve import resolve
 from edgespec.runtime.options import EngineOptions
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from gguf import TokenType
 
 from edgespec.errors import PairingError
-from edgespec.registry.dedicated import EagleHead, ReducedVocabulary
-from edgespec.registry.header import GGUFHeader
+from edgespec.gguf.draft_metadata import EagleHead, ReducedVocabulary
+from edgespec.gguf.header import GGUFHeader
 
 __all__ = ["Pairing", "check_pairing"]
 

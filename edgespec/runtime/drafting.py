@@ -23,7 +23,7 @@ from edgespec.drafters import (
     SharedTokens,
 )
 from edgespec.errors import PairingError
-from edgespec.registry.header import GGUFHeader
+from edgespec.gguf.header import GGUFHeader
 from edgespec.registry.pairing import Pairing, check_pairing
 from edgespec.tuning.cost import HEAD_BATCH, measure_draft, measure_head
 

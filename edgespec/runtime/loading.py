@@ -20,7 +20,7 @@ from edgespec.drafters import (
     share_tokens,
 )
 from edgespec.errors import EdgespecError, ModelFileError, PairingError
-from edgespec.registry.header import GGUFHeader, read_header
+from edgespec.gguf.header import GGUFHeader, read_header
 from edgespec.registry.pairing import Pairing
 from edgespec.registry.progress import Progress, silent
 from edgespec.registry.resolve import ResolvedModel, resolve

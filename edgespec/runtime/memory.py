@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from edgespec.errors import InsufficientMemoryError
-from edgespec.registry.header import GGUFHeader
+from edgespec.gguf.header import GGUFHeader
 
 __all__ = ["Demand", "MemoryEstimate", "available_memory", "estimate", "require"]
 

@@ -27,7 +27,7 @@ from edgespec.templates.meter import LimitError, Meter
 
 if TYPE_CHECKING:
     from edgespec.backend import Vocabulary
-    from edgespec.registry.header import GGUFHeader
+    from edgespec.gguf.header import GGUFHeader
 
 __all__ = ["ChatTemplate"]
 

@@ -14,7 +14,7 @@ from edgespec.distill.prompts import SelfPrompts
 from edgespec.distill.store import Corpus, CorpusFacts
 from edgespec.distill.vocabulary import DraftVocabulary, choose_vocabulary
 from edgespec.distill.weights import TargetWeights
-from edgespec.registry.header import read_header
+from edgespec.gguf.header import read_header
 from edgespec.templates import ChatTemplate
 from tests.distill.toy import WIDTH, write_toy
 

@@ -17,7 +17,7 @@ from edgespec.distill.store import Corpus, CorpusFacts
 from edgespec.distill.vocabulary import choose_vocabulary
 from edgespec.distill.writing import TEMPERATURES
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.registry.header import read_header
+from edgespec.gguf.header import read_header
 from edgespec.templates import ChatTemplate
 from tests.distill.toy import WIDTH
 

@@ -21,7 +21,7 @@ from edgespec.distill.store import Corpus
 from edgespec.distill.teacher import Teacher
 from edgespec.distill.train import Schedule, Trainer, measure_acceptance
 from edgespec.distill.weights import TargetWeights
-from edgespec.registry.header import read_header
+from edgespec.gguf.header import read_header
 from tests.distill.conftest import LAYERS
 from tests.distill.toy import WIDTH
 

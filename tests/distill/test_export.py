@@ -16,7 +16,7 @@ from edgespec.distill.export import Provenance, read_draft, write_draft
 from edgespec.distill.layers import attention_mask
 from edgespec.distill.teacher import Teacher
 from edgespec.distill.tiny import Tiny, TinyShape
-from edgespec.registry.header import read_header
+from edgespec.gguf.header import read_header
 
 PROVENANCE = Provenance("toy", "0" * 64, "1" * 64, "itself", 10, 20, 0.9, [0.5], [0.4], {"a": 1})
 

@@ -1,7 +1,7 @@
 import pytest
 
 from edgespec.errors import PairingError
-from edgespec.registry.header import read_header
+from edgespec.gguf.header import read_header
 from edgespec.registry.pairing import Pairing, check_pairing
 
 NORMAL, CONTROL, UNUSED = 1, 3, 5

@@ -15,8 +15,8 @@ from edgespec import Engine, EngineOptions, GenerationLimits
 from edgespec.backend import capabilities
 from edgespec.drafters import ComposedDrafter, PromptLookupDrafter
 from edgespec.errors import RegistryError
-from edgespec.registry.dedicated import HeldOut
-from edgespec.registry.header import read_header
+from edgespec.gguf.draft_metadata import HeldOut
+from edgespec.gguf.header import read_header
 from edgespec.registry.resolve import ResolvedModel
 from edgespec.runtime import loading
 from tests.runtime.exact import GREEDY, emitted

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions
 from edgespec.errors import InsufficientMemoryError
-from edgespec.registry.header import GGUFHeader, read_header
+from edgespec.gguf.header import GGUFHeader, read_header
 from edgespec.runtime import memory
 from edgespec.runtime.memory import MemoryEstimate, estimate, require
 

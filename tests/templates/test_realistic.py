@@ -11,7 +11,7 @@ import pytest
 
 from edgespec.backend import Model, ModelOptions
 from edgespec.errors import TemplateError
-from edgespec.registry.header import read_header
+from edgespec.gguf.header import read_header
 from edgespec.templates import ChatTemplate
 
 Compile = Callable[[str], ChatTemplate]

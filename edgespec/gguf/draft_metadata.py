@@ -30,8 +30,8 @@ import numpy as np
 from gguf import GGMLQuantizationType
 
 from edgespec._types import AnyArray, Int32Array, Int64Array
-from edgespec.registry.bounded_reader import MalformedError
-from edgespec.registry.metadata import Metadata
+from edgespec.gguf.bounded_reader import MalformedError
+from edgespec.gguf.metadata import Metadata
 
 __all__ = [
     "EagleHead",

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 
 from edgespec.errors import ModelFileError
-from edgespec.registry.bounded_reader import BoundedReader, MalformedError, TruncatedError
+from edgespec.gguf.bounded_reader import BoundedReader, MalformedError, TruncatedError
 
 __all__ = ["damaged", "open_gguf"]
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from edgespec.errors import ModelFileError
-from edgespec.registry.bounded_reader import BoundedReader, split_strings
-from edgespec.registry.header import read_header
+from edgespec.gguf.bounded_reader import BoundedReader, split_strings
+from edgespec.gguf.header import read_header
 
 
 def refuse(path, complaint):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from edgespec.errors import ModelFileError, PairingError
-from edgespec.registry.header import read_header
+from edgespec.gguf.header import read_header
 from edgespec.registry.pairing import check_pairing
 from edgespec.runtime.memory import estimate
-from tests.registry.conftest import WIDTH, WORDS, write_gguf
+from tests.gguf.conftest import WIDTH, WORDS, write_gguf
 
 INT32, ARRAY = gguf.GGUFValueType.INT32, gguf.GGUFValueType.ARRAY
 TABLE = [3, 5, -1, 9, 15, -1]

@@ -19,8 +19,8 @@ from gguf import GGMLQuantizationType, LlamaFileType, TokenType
 
 from edgespec._types import AnyArray
 from edgespec.errors import ModelFileError
-from edgespec.registry.bounded_reader import BoundedReader, MalformedError, split_strings
-from edgespec.registry.dedicated import (
+from edgespec.gguf.bounded_reader import BoundedReader, MalformedError, split_strings
+from edgespec.gguf.draft_metadata import (
     EagleHead,
     HeldOut,
     ReducedVocabulary,
@@ -28,8 +28,8 @@ from edgespec.registry.dedicated import (
     read_held_out,
     read_reduced,
 )
-from edgespec.registry.metadata import Metadata
-from edgespec.registry.opening import damaged, open_gguf
+from edgespec.gguf.metadata import Metadata
+from edgespec.gguf.opening import damaged, open_gguf
 
 __all__ = ["GGUFHeader", "read_header"]
 

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgespec.errors import ModelFileError
-from edgespec.registry.header import read_header
+from edgespec.gguf.header import read_header
 
 # Reads every file given, within limits on processor time and memory.
 GUARDED = """
 import resource, sys
 from edgespec.errors import ModelFileError
-from edgespec.registry.header import read_header
+from edgespec.gguf.header import read_header
 resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 for path in sys.argv[1:]:

@@ -1,0 +1,1 @@
+"""What a GGUF file says of its model, read with care: no header can harm the process."""
