@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgespec.backend import grammar_from_schema
-    from edgespec.llama import Llama
+    from edgespec.compat.llama import Llama
     from edgespec.registry.progress import Progress
     from edgespec.runtime.decoder import Origin
     from edgespec.runtime.engine import Engine
@@ -58,7 +58,7 @@ _HOMES = {
     "Engine": "edgespec.runtime.engine",
     "EngineOptions": "edgespec.runtime.options",
     "GenerationLimits": "edgespec.runtime.stream",
-    "Llama": "edgespec.llama",
+    "Llama": "edgespec.compat.llama",
     "Message": "edgespec.runtime.session",
     "Origin": "edgespec.runtime.decoder",
     "Piece": "edgespec.runtime.piece",

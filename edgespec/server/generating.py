@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgespec.backend import grammar_from_schema, grammar_of_json
-from edgespec.errors import UsageError
-from edgespec.openai.responses import (
+from edgespec.compat.openai.responses import (
     ChatChunks,
     Chunks,
     TextChunks,
     chat_completion,
     text_completion,
 )
-from edgespec.openai.tools import ToolUse, plan_tools
+from edgespec.compat.openai.tools import ToolUse, plan_tools
+from edgespec.errors import UsageError
 from edgespec.runtime.stream import GenerationLimits, Result, Stream
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.server.gain import Gain

@@ -15,7 +15,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from edgespec.openai.responses import figures
+from edgespec.compat.openai.responses import figures
 from edgespec.runtime.piece import Piece
 from edgespec.runtime.stream import Result
 from edgespec.server.admission import Admission

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgespec.backend import Vocabulary
-from edgespec.openai.responses import ChatChunks, TextChunks, chat_completion, text_completion
-from edgespec.openai.tools import ToolUse
+from edgespec.compat.openai.responses import (
+    ChatChunks,
+    TextChunks,
+    chat_completion,
+    text_completion,
+)
+from edgespec.compat.openai.tools import ToolUse
 from edgespec.runtime.piece import Piece
 from edgespec.runtime.stream import Result, Stream
 

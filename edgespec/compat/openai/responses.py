@@ -7,9 +7,9 @@ import time
 from typing import Any, Literal, Protocol
 
 from edgespec.backend import Vocabulary
-from edgespec.openai.calls import CallReader, read_calls
-from edgespec.openai.likely import ChatLogprobs, TextLogprobs
-from edgespec.openai.tools import ToolCall, ToolUse
+from edgespec.compat.openai.calls import CallReader, read_calls
+from edgespec.compat.openai.logprobs import ChatLogprobs, TextLogprobs
+from edgespec.compat.openai.tools import ToolCall, ToolUse
 from edgespec.runtime.piece import Piece
 from edgespec.runtime.stream import Result
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgespec._types import Int32Array
-from edgespec.errors import UnsupportedError, UsageError
-from edgespec.llama.answers import CallAnswer, ChatAnswer, TextAnswer
-from edgespec.llama.asking import (
+from edgespec.compat.llama.answers import CallAnswer, ChatAnswer, TextAnswer
+from edgespec.compat.llama.asking import (
     Asked,
     Seeds,
     named_tool,
@@ -17,7 +16,8 @@ from edgespec.llama.asking import (
     rules_of,
     tools_of,
 )
-from edgespec.openai.tools import plan_tools
+from edgespec.compat.openai.tools import plan_tools
+from edgespec.errors import UnsupportedError, UsageError
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.stream import Stream
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from edgespec.compat.openai.calls import read_calls
+from edgespec.compat.openai.tools import call_form, plan_tools
 from edgespec.errors import GrammarError, UsageError
-from edgespec.openai.calls import read_calls
-from edgespec.openai.tools import call_form, plan_tools
 
 QUESTION = {"role": "user", "content": "How is the weather in Rome?"}
 

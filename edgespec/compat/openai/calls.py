@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from edgespec.openai.tools import ToolCall
+from edgespec.compat.openai.tools import ToolCall
 
 __all__ = ["CallReader", "read_calls"]
 

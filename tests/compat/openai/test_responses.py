@@ -9,14 +9,14 @@ import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from edgespec.openai.responses import (
+from edgespec.compat.openai.responses import (
     ChatChunks,
     TextChunks,
     chat_completion,
     figures,
     text_completion,
 )
-from edgespec.openai.tools import ToolUse
+from edgespec.compat.openai.tools import ToolUse
 
 PROMPT = "<|im_start|>user\nWrite 🐱 and 🐟.<|im_end|>\n<|im_start|>assistant\n"
 EMOJI = 'root ::= "🐱" "x" "🐟"'  # several tokens a character

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from edgespec.backend.closing import Closing
-from edgespec.errors import UnsupportedError
-from edgespec.llama.asking import Seeds
-from edgespec.llama.completions import Completions
-from edgespec.llama.settings import (
+from edgespec.compat.llama.asking import Seeds
+from edgespec.compat.llama.completions import Completions
+from edgespec.compat.llama.settings import (
     check_chat_format,
     check_gpu_layers,
     check_others,
     engine_options,
 )
+from edgespec.errors import UnsupportedError
 from edgespec.registry.fetch_huggingface import matching_file
 from edgespec.runtime.engine import Engine
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.openai.calls import CallReader, read_calls
+from edgespec.compat.openai.calls import CallReader, read_calls
 
 NAMES = frozenset({"clock", "get_weather"})
 ROME = '{"name": "get_weather", "arguments": {"city": "Rome"}}'

@@ -1,5 +1,5 @@
 """`Llama`: the interface of llama-cpp-python's class of that name, on an engine of edgespec's."""
 
-from edgespec.llama.model import Llama
+from edgespec.compat.llama.model import Llama
 
 __all__ = ["Llama"]
