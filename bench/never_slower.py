@@ -182,7 +182,7 @@ def _interval(ratio: dict[str, float]) -> str:
 @contextmanager
 def fresh_cache() -> Iterator[Path]:
     """A cache folder without measurements and profiles, in place of the user's."""
-    from edgespec.folders import cache_root
+    from edgespec.files import cache_root
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

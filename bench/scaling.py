@@ -38,7 +38,7 @@ from growth_vocabulary import measure_vocabulary
 
 from edgespec.benchmark.machine import machine_facts
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.folders import cache_root
+from edgespec.files import cache_root
 from edgespec.pictures import check_picture_path
 from edgespec.registry.resolve import resolve
 from edgespec.runtime.options import default_threads

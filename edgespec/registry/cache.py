@@ -19,7 +19,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from edgespec.errors import RegistryError
-from edgespec.folders import cache_root
+from edgespec.files import cache_root
 
 __all__ = ["ModelCache", "Record", "default_cache", "sha256_of", "validator_path"]
 

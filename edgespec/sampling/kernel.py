@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-from edgespec.folders import cache_root
+from edgespec.files import cache_root
 
 __all__ = ["cache_folder", "kernel", "native_callback"]
 

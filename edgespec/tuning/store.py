@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.backend import capabilities
-from edgespec.folders import cache_root
+from edgespec.files import cache_root
 
 __all__ = [
     "forget_measurements",

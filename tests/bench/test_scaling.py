@@ -298,7 +298,7 @@ def test_a_bad_call_is_refused_in_one_line(
 def test_the_users_cache_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from scaling import copied_cache
 
-    from edgespec.folders import cache_root
+    from edgespec.files import cache_root
 
     monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))
     (tmp_path / "measurements").mkdir()

@@ -21,7 +21,7 @@ from edgespec.chat.screen import Screen
 from edgespec.chat.store.archive import Archive
 from edgespec.chat.store.caches import CacheShelf
 from edgespec.chat.view import PlainView
-from edgespec.folders import cache_root
+from edgespec.files import cache_root
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.session import Session

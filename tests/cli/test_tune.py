@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from edgespec.cli.doctor import doctor
 from edgespec.cli.tune import tune
 from edgespec.control.achieved import Achieved
-from edgespec.folders import cache_root
+from edgespec.files import cache_root
 from edgespec.runtime.options import default_threads
 from edgespec.tuning.exactness import find_setting
 from edgespec.tuning.profile import BestSetting, load_profile

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from edgespec.errors import EdgespecError
-from edgespec.folders import cache_root
+from edgespec.files import cache_root
 
 __all__ = ["CacheShelf"]
 
