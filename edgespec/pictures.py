@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.errors import UsageError
 from edgespec.extras import require_extra
+from edgespec.files import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,13 +38,7 @@ def check_picture_path(path: Path) -> None:
 
 def write_panels(path: Path, *panels: Callable[[Axes], None]) -> None:
     """Draw panels below each other; the file appears, or is replaced, at once."""
-    data = _draw(panels)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:
-        draft.write_bytes(data)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    replace_file(path, _draw(panels))
 
 
 def _draw(panels: tuple[Callable[[Axes], None], ...]) -> bytes:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
+from edgespec import files
 from edgespec.errors import EdgespecError, UsageError
 
 __all__ = ["read_at_most", "reason", "replace_file", "write_new_file"]
@@ -35,7 +34,7 @@ def replace_file(path: Path, data: bytes) -> None:
         EdgespecError: it cannot be written.
     """
     try:
-        _replace(path.expanduser().resolve(), data)
+        files.replace_file(path.expanduser().resolve(), data, durable=True, private=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise EdgespecError(f"cannot write {path}: {reason(error)}") from None
 
@@ -58,16 +57,3 @@ def write_new_file(path: Path, data: bytes, *, force: bool, hint: str) -> None:
 def reason(error: Exception) -> str:
     """What was wrong, without the file's name."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".new", dir=path.parent)
-    draft = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

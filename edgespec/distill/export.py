@@ -17,6 +17,7 @@ from edgespec.distill.draft import Draft
 from edgespec.distill.layers import EPSILON
 from edgespec.distill.train import Acceptance
 from edgespec.errors import UsageError
+from edgespec.files import replacing
 
 __all__ = ["FORMATS", "Provenance", "read_draft", "write_draft"]
 
@@ -70,20 +71,19 @@ def write_draft(draft: Draft, path: Path, file_format: str, provenance: Provenan
     Raises:
         OSError: it cannot be written.
     """
-    partial = path.with_name(f"{path.name}.partial")
-    writer = GGUFWriter(partial, draft.architecture)
-    writer.add_name(f"{draft.kind} draft for {provenance.target_name}")
-    writer.add_layer_norm_rms_eps(EPSILON)
-    writer.add_file_type(int(_FILE_TYPES[file_format]))
-    draft.describe(writer)
-    _add_provenance(writer, draft.kind, provenance)
-    for name, tensor in draft.tensors().items():
-        _add_tensor(writer, name, tensor, GGMLQuantizationType[file_format])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    partial.replace(path)
+    with replacing(path, alone=True) as partial:
+        writer = GGUFWriter(partial, draft.architecture)
+        writer.add_name(f"{draft.kind} draft for {provenance.target_name}")
+        writer.add_layer_norm_rms_eps(EPSILON)
+        writer.add_file_type(int(_FILE_TYPES[file_format]))
+        draft.describe(writer)
+        _add_provenance(writer, draft.kind, provenance)
+        for name, tensor in draft.tensors().items():
+            _add_tensor(writer, name, tensor, GGMLQuantizationType[file_format])
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
 
 
 def read_draft(draft: Draft, path: Path) -> None:

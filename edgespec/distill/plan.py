@@ -15,6 +15,7 @@ import numpy as np
 from edgespec.distill.batches import Batch
 from edgespec.distill.draft import Draft, precision
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.files import replace_file
 
 __all__ = [
     "BATCH_LENGTH",
@@ -105,9 +106,7 @@ def make_plan(path: Path, hours: float, measure: Callable[[], Rates]) -> Plan:
     tokens = int(share * seconds * writing)
     plan = Plan(hours, writing, training, tokens, max(_LEAST_STEPS, int(steps)), bfloat16)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(asdict(plan), indent=2) + "\n", "utf-8")
-    partial.replace(path)
+    replace_file(path, (json.dumps(asdict(plan), indent=2) + "\n").encode(), alone=True)
     return plan
 
 

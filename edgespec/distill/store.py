@@ -24,6 +24,7 @@ import numpy as np
 
 from edgespec._types import AnyArray
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.files import replace_file
 
 __all__ = ["Conversation", "Corpus", "CorpusFacts", "Written"]
 
@@ -187,9 +188,7 @@ def _agree(folder: Path, wanted: CorpusFacts) -> CorpusFacts:
     path = folder / _FACTS
     folder.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        partial = path.with_suffix(".partial.json")
-        partial.write_text(json.dumps(asdict(wanted), indent=2) + "\n", "utf-8")
-        partial.replace(path)
+        replace_file(path, (json.dumps(asdict(wanted), indent=2) + "\n").encode())
     try:
         data = json.loads(path.read_text("utf-8"))
         found = CorpusFacts(**{**data, "layers": tuple(data["layers"])})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -14,6 +13,7 @@ from edgespec.backend.interrupts import held_interrupts
 from edgespec.distill.batches import Batch, Batches
 from edgespec.distill.draft import POSITIONS, Draft, precision
 from edgespec.distill.teacher import by_position
+from edgespec.files import replacing
 
 __all__ = ["Acceptance", "Schedule", "State", "Trainer", "measure_acceptance"]
 
@@ -179,7 +179,6 @@ class Trainer:
 
     def _save(self, name: str) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        partial = self._folder / f"{name}.partial"
         state = {
             "draft": self.draft.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -188,11 +187,9 @@ class Trainer:
             "tokens": self.tokens,
             "curve": self.curve,
         }
-        with partial.open("wb") as file:
+        target = self._folder / name
+        with replacing(target, durable=True, alone=True) as draft, draft.open("wb") as file:
             torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._folder / name)
 
     def _load(self) -> None:
         state = self._read("latest.pt")

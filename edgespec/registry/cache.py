@@ -19,7 +19,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from edgespec.errors import RegistryError
-from edgespec.files import cache_root
+from edgespec.files import cache_root, replace_file
 
 __all__ = ["ModelCache", "Record", "default_cache", "sha256_of", "validator_path"]
 
@@ -178,12 +178,7 @@ class ModelCache:
 
     def _write(self, record: Record) -> None:
         path = self._record_path(record.file)
-        draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-        try:
-            draft.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        replace_file(path, (json.dumps(asdict(record), indent=1) + "\n").encode())
 
     def _unlink(self, path: Path) -> None:
         try:

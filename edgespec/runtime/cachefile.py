@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from edgespec.errors import EdgespecError
+from edgespec.files import replacing
 from edgespec.runtime.prefixes import SavedPrefix
 
 __all__ = ["read_cache", "write_cache"]
@@ -34,21 +34,15 @@ def write_cache(path: Path, key: str, prefix: SavedPrefix) -> None:
     lengths = _LENGTHS.pack(len(tokens), prefix.state.nbytes)
     parts = (_hash(key), lengths, tokens.data, prefix.state.data)
     digest = hashlib.sha256()
-    draft = None
     try:
-        handle, draft = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".new", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
+        with replacing(path, private=True) as draft, draft.open("wb") as file:
             file.write(_MAGIC)
             for part in parts:
                 digest.update(part)
                 file.write(part)
             file.write(digest.digest())
-        Path(draft).replace(path)
     except OSError as error:
         raise EdgespecError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        if draft is not None:
-            Path(draft).unlink(missing_ok=True)
 
 
 def read_cache(path: Path, key: str) -> SavedPrefix | None:

@@ -6,13 +6,12 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import platform
 from pathlib import Path
 from typing import Any
 
 from edgespec.backend import capabilities
-from edgespec.files import cache_root
+from edgespec.files import cache_root, replace_file
 
 __all__ = [
     "forget_measurements",
@@ -66,11 +65,9 @@ def load_measurement(key: str) -> dict[str, Any] | None:
 def store_measurement(key: str, data: dict[str, Any]) -> None:
     """Keep a measurement; a folder that cannot be written costs only measuring again."""
     path = _path(key)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(data, indent=2) + "\n", "utf-8")
-        partial.replace(path)
+        replace_file(path, (json.dumps(data, indent=2) + "\n").encode())
     except OSError as error:
         _log.info("the measurement cannot be kept: %s", error)
 

@@ -1,0 +1,34 @@
+"""Files that are written in one step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgespec.files import replace_file, replacing
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, alone: bool) -> None:
+    path = tmp_path / "facts.json"
+    replace_file(path, b"old", alone=alone)
+    with pytest.raises(ValueError, match="enough"), replacing(path, alone=alone) as draft:
+        draft.write_bytes(b"half")
+        assert path.read_bytes() == b"old"
+        raise ValueError("enough")
+    assert (path.read_bytes(), [*tmp_path.iterdir()]) == (b"old", [path])
+    replace_file(path, b"new", durable=True, alone=alone)
+    assert (path.read_bytes(), [*tmp_path.iterdir()]) == (b"new", [path])
+
+
+def test_what_a_killed_process_left_is_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "latest.pt"
+    (tmp_path / "latest.pt.partial").write_bytes(b"a longer text than the new one")
+    replace_file(path, b"new", alone=True)
+    assert (path.read_bytes(), [*tmp_path.iterdir()]) == (b"new", [path])
+
+
+def test_a_private_file_is_the_users_alone(tmp_path: Path) -> None:
+    replace_file(tmp_path / "chat", b"secret", private=True)
+    assert (tmp_path / "chat").stat().st_mode & 0o077 == 0
