@@ -19,8 +19,8 @@ from edgespec.backend import Context, ContextOptions, Model
 from edgespec.benchmark.workloads import WORKLOADS
 from edgespec.drafters import PromptLookupDrafter
 from edgespec.errors import UsageError
+from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
-from edgespec.runtime.statistics import Statistics
 from edgespec.runtime.warmup import warm_up
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import draw_settings

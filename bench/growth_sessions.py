@@ -83,7 +83,7 @@ def converse(engine: Engine, questions: Sequence[str], tokens: int) -> Crowd:
     with ThreadPoolExecutor(len(questions)) as pool:
         emitted, first_s, took_s = zip(*pool.map(talk, sessions, questions), strict=True)
     more = _resident() - before
-    kept = engine.decoder.prefixes.nbytes
+    kept = engine.decoder.prefix_cache.nbytes
     return Crowd(list(emitted), list(first_s), max(took_s), more, kept)
 
 

@@ -3,8 +3,8 @@
 import edgespec
 
 with edgespec.load() as engine:
-    for piece in engine.generate("The sea is"):
-        print(piece.text, end="")
+    for chunk in engine.generate("The sea is"):
+        print(chunk.text, end="")
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = [
     "Llama",
     "Message",
     "Origin",
-    "Piece",
     "Result",
     "SamplingParameters",
     "Session",
     "Statistics",
     "Stream",
+    "TokenChunk",
     "TokenLogprobs",
     "Turn",
     "errors",
@@ -43,15 +43,13 @@ if TYPE_CHECKING:
     from edgespec.backend import grammar_from_schema
     from edgespec.compat.llama import Llama
     from edgespec.registry.progress import Progress
-    from edgespec.runtime.decoder import Origin
+    from edgespec.runtime.cycle import Origin, Statistics
     from edgespec.runtime.engine import Engine
     from edgespec.runtime.loading import LoadProgress
     from edgespec.runtime.logprobs import TokenLogprobs
     from edgespec.runtime.options import EngineOptions
-    from edgespec.runtime.piece import Piece
     from edgespec.runtime.session import Message, Session, Turn
-    from edgespec.runtime.statistics import Statistics
-    from edgespec.runtime.stream import GenerationLimits, Result, Stream
+    from edgespec.runtime.stream import GenerationLimits, Result, Stream, TokenChunk
     from edgespec.sampling.parameters import SamplingParameters
 
 _HOMES = {
@@ -60,17 +58,18 @@ _HOMES = {
     "GenerationLimits": "edgespec.runtime.stream",
     "Llama": "edgespec.compat.llama",
     "Message": "edgespec.runtime.session",
-    "Origin": "edgespec.runtime.decoder",
-    "Piece": "edgespec.runtime.piece",
+    "Origin": "edgespec.runtime.cycle",
     "Result": "edgespec.runtime.stream",
     "SamplingParameters": "edgespec.sampling.parameters",
     "Session": "edgespec.runtime.session",
-    "Statistics": "edgespec.runtime.statistics",
+    "Statistics": "edgespec.runtime.cycle",
     "Stream": "edgespec.runtime.stream",
+    "TokenChunk": "edgespec.runtime.stream",
     "TokenLogprobs": "edgespec.runtime.logprobs",
     "Turn": "edgespec.runtime.session",
     "grammar_from_schema": "edgespec.backend",
 }
+_RENAMED = {"Piece": "TokenChunk"}
 
 
 def load(
@@ -87,6 +86,11 @@ def load(
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        import warnings
+
+        old, name = name, _RENAMED[name]
+        warnings.warn(f"edgespec.{old} is called {name} now", DeprecationWarning, stacklevel=2)
     # Numba and llama.cpp take half a second to import: only who needs them waits for them.
     if name in _HOMES:
         import importlib

@@ -23,6 +23,11 @@ def test_other_names_are_not_there() -> None:
         edgespec.Motor  # noqa: B018
 
 
+def test_an_old_name_still_works_and_says_so() -> None:
+    with pytest.warns(DeprecationWarning, match="edgespec.Piece is called TokenChunk now"):
+        assert edgespec.Piece is edgespec.TokenChunk
+
+
 def test_it_is_typed() -> None:
     assert importlib.resources.files("edgespec").joinpath("py.typed").is_file()
 

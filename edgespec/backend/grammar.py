@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import BoolArray, Int32Array
-from edgespec.backend.closing import Closing
+from edgespec.backend.lifetime import Closing
 from edgespec.backend.native import initialize, lib, recent_errors
 from edgespec.backend.vocabulary import Vocabulary
 from edgespec.errors import GrammarError

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.backend.capabilities import capabilities
-from edgespec.backend.closing import Closing
 from edgespec.backend.interrupts import held_interrupts
+from edgespec.backend.lifetime import Closing
 from edgespec.backend.native import initialize, lib, recent_errors
 from edgespec.backend.vocabulary import Vocabulary
 from edgespec.errors import BackendError, ModelFileError, ModelLoadError

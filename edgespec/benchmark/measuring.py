@@ -85,7 +85,7 @@ def watched(engine: Engine) -> Iterator[WatchedPolicy]:
 
 def forget_texts(engine: Engine) -> None:
     """Empty the caches of an engine that nobody else uses: the next prompt is read whole."""
-    engine.decoder.prefixes.clear()
+    engine.decoder.prefix_cache.clear()
     engine.target.clear()
     engine.drafter.rewind(0)
     engine.decoder.length = 0

@@ -7,8 +7,8 @@ from edgespec.chat.meter import Meter
 from edgespec.chat.reasoning import OPENING
 from edgespec.chat.screen import Screen
 from edgespec.chat.status import status_line
-from edgespec.runtime.consume import consume
 from edgespec.runtime.engine import Engine
+from edgespec.runtime.reading import consume
 from edgespec.runtime.session import Turn
 from edgespec.runtime.stream import Result
 

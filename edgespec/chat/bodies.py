@@ -13,7 +13,7 @@ from edgespec.chat.characters import printable
 from edgespec.chat.markdown import MarkdownLines, split_finished
 from edgespec.chat.origins import ORIGIN_STYLES
 from edgespec.chat.reasoning import Folding
-from edgespec.runtime.piece import Piece
+from edgespec.runtime.stream import TokenChunk
 
 __all__ = ["Body", "Lines", "MarkdownBody", "OriginBody"]
 
@@ -21,7 +21,7 @@ __all__ = ["Body", "Lines", "MarkdownBody", "OriginBody"]
 class Body(Protocol):
     """Parts of an answer. Those that are final end their last line."""
 
-    def feed(self, piece: Piece) -> Iterator[RenderableType]:
+    def feed(self, piece: TokenChunk) -> Iterator[RenderableType]:
         """Parts that are final with this piece."""
 
     def growing(self) -> RenderableType | None:
@@ -68,7 +68,7 @@ class MarkdownBody:
         self._blocks = 0
         self._first = True
 
-    def feed(self, piece: Piece) -> Iterator[RenderableType]:
+    def feed(self, piece: TokenChunk) -> Iterator[RenderableType]:
         """Blocks that are whole with this piece."""
         text = printable(self._folding.feed(piece.text))
         if not self._folding.thinking:
@@ -117,7 +117,7 @@ class OriginBody:
     def __init__(self) -> None:
         self._line = Text()
 
-    def feed(self, piece: Piece) -> Iterator[RenderableType]:
+    def feed(self, piece: TokenChunk) -> Iterator[RenderableType]:
         """Lines that are whole with this piece."""
         self._line.append(printable(piece.text), ORIGIN_STYLES[piece.origin])
         if "\n" in piece.text:

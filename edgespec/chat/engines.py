@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgespec.backend.closing import Closing
+from edgespec.backend.lifetime import Closing
 from edgespec.errors import InsufficientMemoryError
 from edgespec.registry.manifest import load_manifest
 from edgespec.runtime.engine import Engine

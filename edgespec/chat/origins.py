@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.text import Text
 
 from edgespec.chat.characters import printable
-from edgespec.runtime.decoder import Origin
-from edgespec.runtime.piece import Piece
+from edgespec.runtime.cycle import Origin
+from edgespec.runtime.stream import TokenChunk
 
 __all__ = ["ORIGIN_STYLES", "OriginPrinter", "marked"]
 
@@ -25,7 +25,7 @@ _MARKS = {
 }
 
 
-def marked(piece: Piece) -> str:
+def marked(piece: TokenChunk) -> str:
     """A piece between brackets that tell its origin, for where there are no colours."""
     before, after = _MARKS[piece.origin]
     return f"{before}{piece.text}{after}"
@@ -41,7 +41,7 @@ class OriginPrinter:
         self._console = Console(highlight=False, soft_wrap=True)
         self._colours = self._console.is_terminal and not self._console.no_color
 
-    def __call__(self, piece: Piece) -> None:
+    def __call__(self, piece: TokenChunk) -> None:
         """Print one piece."""
         text = printable(piece.text) if self._console.is_terminal else piece.text
         self._console.print(self._marked(text, piece.origin), end="")

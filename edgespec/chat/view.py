@@ -12,7 +12,7 @@ from rich.text import Text
 
 from edgespec.chat.bodies import Body, Lines
 from edgespec.chat.reasoning import Folding
-from edgespec.runtime.piece import Piece
+from edgespec.runtime.stream import TokenChunk
 
 __all__ = ["AnswerView", "LiveView", "PlainView"]
 
@@ -26,7 +26,7 @@ _OTHER_LINES = 4  # the status, and what a terminal needs below
 class AnswerView(Protocol):
     """Shows one answer: enter it, then call it with every piece."""
 
-    def __call__(self, piece: Piece) -> None:
+    def __call__(self, piece: TokenChunk) -> None:
         """Take one piece."""
 
     def reading(self, done: int, total: int) -> None:
@@ -66,7 +66,7 @@ class LiveView:
             redirect_stderr=False,
         )
 
-    def __call__(self, piece: Piece) -> None:
+    def __call__(self, piece: TokenChunk) -> None:
         """Take one piece of the answer."""
         self._reading = None
         for finished in self._body.feed(piece):
@@ -114,7 +114,7 @@ class PlainView:
     """
 
     def __init__(
-        self, file: TextIO, text: Callable[[Piece], str], folding: Folding | None = None
+        self, file: TextIO, text: Callable[[TokenChunk], str], folding: Folding | None = None
     ) -> None:
         self._file = file
         self._text = text
@@ -122,7 +122,7 @@ class PlainView:
         self._folded = False
         self._last = ""
 
-    def __call__(self, piece: Piece) -> None:
+    def __call__(self, piece: TokenChunk) -> None:
         """Write one piece."""
         text = self._text(piece)
         if self._folding is not None:

@@ -24,8 +24,7 @@ from edgespec.extras import require_extra
 
 if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine
-    from edgespec.runtime.piece import Piece
-    from edgespec.runtime.stream import Result, Stream
+    from edgespec.runtime.stream import Result, Stream, TokenChunk
 
 __all__ = ["run"]
 
@@ -77,7 +76,7 @@ def run(**values: Any) -> int:
 
 
 def _show(stream: Stream, show: bool, as_json: bool) -> Result:
-    from edgespec.runtime.consume import consume
+    from edgespec.runtime.reading import consume
 
     if as_json:
         return consume(stream, lambda piece: None)
@@ -94,7 +93,7 @@ def _show(stream: Stream, show: bool, as_json: bool) -> Result:
     return result
 
 
-def _write(piece: Piece) -> None:
+def _write(piece: TokenChunk) -> None:
     # A file gets every character; a terminal none that would steer it.
     sys.stdout.write(printable(piece.text) if sys.stdout.isatty() else piece.text)
     sys.stdout.flush()

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from enum import Enum
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,9 +19,9 @@ from edgespec.control.controller import CycleTiming, FixedPolicy, Policy
 from edgespec.drafters import Drafter
 from edgespec.errors import ContextFullError, NumericalError, UsageError
 from edgespec.runtime.constraint import Constraint
-from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
-from edgespec.runtime.prefixes import PrefixCache
-from edgespec.runtime.statistics import Statistics
+from edgespec.runtime.cycle import Cycle, Origin, Statistics
+from edgespec.runtime.logprobs import LogprobReader
+from edgespec.runtime.prefix_cache import PrefixCache
 from edgespec.runtime.trace import GenerationTrace
 from edgespec.sampling.filters import make_workspace
 from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED, verify_chain
@@ -31,32 +29,10 @@ from edgespec.speculation.settings import DrawSettings
 
 _log = logging.getLogger("edgespec.decoder")
 
-__all__ = ["Cycle", "Decoder", "Origin", "PrefillProgress"]
+__all__ = ["Decoder", "PrefillProgress"]
 
 PrefillProgress = Callable[[int, int], None]
 """Called with the tokens of a prompt that were read, and how many there are to read."""
-
-
-class Origin(str, Enum):
-    """Where an emitted token came from."""
-
-    ACCEPTED = "accepted"  # proposed by the drafter
-    CORRECTED = "corrected"  # drawn by the target in place of a rejected proposal
-    BONUS = "bonus"  # drawn by the target after a block that was accepted whole
-    PLAIN = "plain"  # drawn by the target with nothing proposed
-
-
-class Cycle(NamedTuple):
-    """What one cycle emitted: tokens, where each came from, and how likely it was if asked.
-
-    Attributes:
-        pieces: the bytes each token stands for; those of a control token are none.
-    """
-
-    tokens: list[int]
-    origins: list[Origin]
-    pieces: list[bytes]
-    logprobs: list[TokenLogprobs] | None = None
 
 
 class Decoder:
@@ -67,7 +43,7 @@ class Decoder:
         drafter: proposes; not closed here.
         k: the most proposals of a cycle, 0 or more.
         policy: bounds what each cycle proposes; without it k wherever the drafter has as many.
-        prefixes: keeps what the target's cache held when another text takes its place.
+        prefix_cache: keeps what the target's cache held when another text takes its place.
     """
 
     def __init__(
@@ -76,10 +52,10 @@ class Decoder:
         drafter: Drafter,
         k: int,
         policy: Policy | None = None,
-        prefixes: PrefixCache | None = None,
+        prefix_cache: PrefixCache | None = None,
     ) -> None:
         self.policy = policy or FixedPolicy(k)
-        self.prefixes = prefixes or PrefixCache(0)
+        self.prefix_cache = prefix_cache or PrefixCache(0)
         self.target = target
         self.drafter = drafter
         self.k = k
@@ -129,7 +105,7 @@ class Decoder:
         """
         self._check(tokens, settings)
         started = perf_counter()
-        self.drafter.rewind(self.prefixes.switch(self.target, self.held, tokens))
+        self.drafter.rewind(self.prefix_cache.switch(self.target, self.held, tokens))
         self.history[: len(tokens)] = tokens
         self.length = len(tokens)
         self._settings = settings

@@ -13,17 +13,15 @@ import numpy as np
 
 from edgespec._types import Int32Array
 from edgespec.backend import Grammar
-from edgespec.backend.closing import Closing
+from edgespec.backend.lifetime import Closing, Lifetime
 from edgespec.backend.native import claim_process
 from edgespec.drafters import NoDrafter
 from edgespec.errors import UsageError
 from edgespec.registry.progress import Progress, silent
-from edgespec.runtime.cachefile import read_cache, write_cache
 from edgespec.runtime.constraint import Constraint
-from edgespec.runtime.decoder import Cycle, Decoder, PrefillProgress
+from edgespec.runtime.cycle import Cycle
+from edgespec.runtime.decoder import Decoder, PrefillProgress
 from edgespec.runtime.learning import remember
-from edgespec.runtime.lending import Lending
-from edgespec.runtime.lifetime import Lifetime
 from edgespec.runtime.loading import (
     LoadProgress,
     make_plan,
@@ -33,7 +31,14 @@ from edgespec.runtime.loading import (
 )
 from edgespec.runtime.logprobs import LogprobReader
 from edgespec.runtime.options import EngineOptions
-from edgespec.runtime.prefixes import PrefixCache, SavedPrefix, shared_length
+from edgespec.runtime.prefix_cache import (
+    PrefixCache,
+    SavedPrefix,
+    read_cache,
+    shared_length,
+    write_cache,
+)
+from edgespec.runtime.scheduler import Scheduler
 from edgespec.runtime.stream import GenerationLimits, Stream
 from edgespec.runtime.trace import Trace
 from edgespec.sampling.breakers import breaker_table
@@ -108,7 +113,7 @@ class Engine(Closing):
             self._plan, self._used = plan, False
             prefixes = self._make_prefixes()
             self.decoder = Decoder(self.target, self.drafter, k, self.policy, prefixes)
-            self._lending = Lending(self.decoder)
+            self._lending = Scheduler(self.decoder)
             remember_choice(self.model_name, self.exactness)
             self._resources = stack.pop_all()
         self._lifetime = Lifetime(self, self._resources.close)
@@ -268,7 +273,7 @@ class Engine(Closing):
         self._check()
         wanted = np.asarray(tokens, np.int32)
         with self._lending.borrowed(wanted):
-            prefix = self.decoder.prefixes.find(wanted)
+            prefix = self.decoder.prefix_cache.find(wanted)
             known = 0 if prefix is None else shared_length(prefix.tokens, wanted)
             held = self.decoder.held
             if shared_length(held, wanted) > known:
@@ -291,7 +296,7 @@ class Engine(Closing):
         if prefix is None or len(prefix.tokens) > self.decoder.capacity:
             return 0
         with self._lending.borrowed(prefix):
-            kept = self.decoder.prefixes.add(prefix)
+            kept = self.decoder.prefix_cache.add(prefix)
         return len(prefix.tokens) if kept else 0
 
     @property

@@ -9,10 +9,9 @@ import numpy as np
 
 from edgespec._types import Int32Array
 from edgespec.errors import ContextFullError, UsageError
-from edgespec.runtime.asynchronous import pieces_of
 from edgespec.runtime.engine import Engine
-from edgespec.runtime.piece import Piece
-from edgespec.runtime.stream import GenerationLimits, Result, Stream
+from edgespec.runtime.reading import chunks_of
+from edgespec.runtime.stream import GenerationLimits, Result, Stream, TokenChunk
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.templates import ChatTemplate
 
@@ -227,7 +226,7 @@ class Session:
 
 
 class Turn:
-    """The answer to one message: an iterator of `Piece`.
+    """The answer to one message: an iterator of `TokenChunk`.
 
     However it ends (normally, cancelled, by an error), what was said until then is in the
     session's messages. If nothing was said, they are what they were before; a new message of the
@@ -238,13 +237,13 @@ class Turn:
         self.stream = stream
         self._session = session
         self._before = before
-        self._pieces = self._run()
+        self._chunks = self._run()
 
-    def __iter__(self) -> Iterator[Piece]:
-        return self._pieces
+    def __iter__(self) -> Iterator[TokenChunk]:
+        return self._chunks
 
-    def __aiter__(self) -> AsyncIterator[Piece]:
-        return pieces_of(self)
+    def __aiter__(self) -> AsyncIterator[TokenChunk]:
+        return chunks_of(self)
 
     async def wait(self) -> Result:
         """The finished answer, without blocking the event loop until it is there."""
@@ -252,7 +251,7 @@ class Turn:
             pass
         return self.stream.result
 
-    def _run(self) -> Iterator[Piece]:
+    def _run(self) -> Iterator[TokenChunk]:
         session = self._session
         try:
             yield from self.stream
@@ -271,6 +270,6 @@ class Turn:
     @property
     def result(self) -> Result:
         """The finished answer; runs to the end if the turn was not there yet."""
-        for _ in self._pieces:
+        for _ in self._chunks:
             pass
         return self.stream.result

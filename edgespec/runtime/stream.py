@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import codecs
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from edgespec._types import Int32Array
 from edgespec.backend import Vocabulary
 from edgespec.errors import CancelledError, UsageError
-from edgespec.runtime.asynchronous import pieces_of
 from edgespec.runtime.constraint import Constraint
-from edgespec.runtime.decoder import Cycle, Origin, PrefillProgress
+from edgespec.runtime.cycle import Cycle, Origin, Statistics
+from edgespec.runtime.decoder import PrefillProgress
 from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
-from edgespec.runtime.piece import Piece
-from edgespec.runtime.statistics import Statistics
-from edgespec.runtime.text import TextAssembler
+from edgespec.runtime.reading import chunks_of
 from edgespec.runtime.trace import GenerationTrace
 from edgespec.speculation.settings import DrawSettings
 
-__all__ = ["FinishReason", "GenerationLimits", "Result", "Stream"]
+__all__ = ["FinishReason", "GenerationLimits", "Result", "Stream", "TextAssembler", "TokenChunk"]
 
 FinishReason = Literal["stop", "length", "context", "cancelled"]
 
@@ -55,6 +54,23 @@ class GenerationLimits:
             raise UsageError(f"overflow is {self.overflow!r}: it is stop or shift")
         if self.keep < 0:
             raise UsageError(f"keep is {self.keep}: it has to be 0 or more")
+
+
+@dataclass(frozen=True)
+class TokenChunk:
+    """Text released by one token, and where that token came from.
+
+    Attributes:
+        text: whole characters.
+        token: the one that released it.
+        origin: of that token.
+        logprobs: if they were asked for, of every token since the last chunk.
+    """
+
+    text: str
+    token: int
+    origin: Origin
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,10 +126,10 @@ class Runner(Protocol):
 
 
 class Stream:
-    """An iterator of `Piece`, also an asynchronous one; `result` is there once it is exhausted.
+    """An iterator of `TokenChunk`, also an asynchronous one; at its end there is a `result`.
 
     A cancelled stream ends like any other, with what was emitted until then. `cancel` may be
-    called from any thread; one thread, or one task, reads the pieces.
+    called from any thread; one thread, or one task, reads the chunks.
     """
 
     def __init__(
@@ -141,16 +157,16 @@ class Stream:
         self._assembler = TextAssembler(limits.stop)
         self._ends = runner.vocabulary.end_tokens
         self._text: list[str] = []
-        self._likely: list[TokenLogprobs] = []
-        self._told = 0  # of those, in pieces
+        self._logprobs: list[TokenLogprobs] = []
+        self._told = 0  # of those, in chunks
         self._reason: FinishReason | None = None
-        self._pieces = self._generate()
+        self._chunks = self._generate()
 
-    def __iter__(self) -> Iterator[Piece]:
-        return self._pieces
+    def __iter__(self) -> Iterator[TokenChunk]:
+        return self._chunks
 
-    def __aiter__(self) -> AsyncIterator[Piece]:
-        return pieces_of(self)
+    def __aiter__(self) -> AsyncIterator[TokenChunk]:
+        return chunks_of(self)
 
     async def wait(self) -> Result:
         """The result, without blocking the event loop until it is there.
@@ -172,7 +188,7 @@ class Stream:
 
         Raises: what the generation raised.
         """
-        for _ in self._pieces:
+        for _ in self._chunks:
             pass
         if self._reason is None:
             raise UsageError("the stream was closed or failed before it ended: it has no result")
@@ -184,7 +200,7 @@ class Stream:
             model=self._runner.model_name,
             drafter=self._runner.drafter_name,
             statistics=self.statistics,
-            logprobs=tuple(self._likely),
+            logprobs=tuple(self._logprobs),
         )
 
     @property
@@ -192,7 +208,7 @@ class Stream:
         """The text released so far."""
         return "".join(self._text)
 
-    def _generate(self) -> Iterator[Piece]:
+    def _generate(self) -> Iterator[TokenChunk]:
         try:
             yield from self._run()
         finally:
@@ -201,7 +217,7 @@ class Stream:
             if self.trace is not None:
                 self.trace.end(self, self._reason)
 
-    def _run(self) -> Iterator[Piece]:
+    def _run(self) -> Iterator[TokenChunk]:
         last = Origin.PLAIN
         while self._reason is None:
             cycle = self._next_cycle()
@@ -209,14 +225,14 @@ class Stream:
                 break
             for index, (token, last) in enumerate(zip(cycle.tokens, cycle.origins, strict=True)):
                 if cycle.logprobs:
-                    self._likely.append(cycle.logprobs[index])
+                    self._logprobs.append(cycle.logprobs[index])
                 yield from self._take(token, cycle.pieces[index], last)
                 if self._reason is not None:
                     break
         self._runner.retract(self)
         rest = self._assembler.finish()
-        if rest or self._told < len(self._likely):
-            yield self._piece(rest, self.emitted[-1] if self.emitted else -1, last)
+        if rest or self._told < len(self._logprobs):
+            yield self._chunk(rest, self.emitted[-1] if self.emitted else -1, last)
 
     def _next_cycle(self) -> Cycle | None:
         limit = self.limits.max_tokens
@@ -232,7 +248,7 @@ class Stream:
             self._reason = "context"
         return cycle
 
-    def _take(self, token: int, piece: bytes, origin: Origin) -> Iterator[Piece]:
+    def _take(self, token: int, piece: bytes, origin: Origin) -> Iterator[TokenChunk]:
         """Account for one token; yields its text, sets the reason if it ends the generation."""
         self.emitted.append(token)
         self.sequence.append(token)
@@ -245,9 +261,67 @@ class Stream:
         elif len(self.emitted) == self.limits.max_tokens:
             self._reason = "length"
         if text:
-            yield self._piece(text, token, origin)
+            yield self._chunk(text, token, origin)
 
-    def _piece(self, text: str, token: int, origin: Origin) -> Piece:
+    def _chunk(self, text: str, token: int, origin: Origin) -> TokenChunk:
         self._text.append(text)
-        likely, self._told = tuple(self._likely[self._told :]), len(self._likely)
-        return Piece(text, token, origin, likely)
+        logprobs, self._told = tuple(self._logprobs[self._told :]), len(self._logprobs)
+        return TokenChunk(text, token, origin, logprobs)
+
+
+class TextAssembler:
+    """Feeds on the bytes of one token at a time and releases text that nothing later can take back.
+
+    Bytes of an unfinished character wait for the next token; text that may be the beginning of a
+    stop string waits until it is or is not one. A stop string is cut off.
+
+    Args:
+        stop: stop strings, none empty.
+
+    Raises:
+        UsageError: a stop string is empty.
+    """
+
+    def __init__(self, stop: Sequence[str] = ()) -> None:
+        if not all(stop):
+            raise UsageError("a stop string is empty: leave it out or give it a character")
+        self._stop = tuple(stop)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        self.stopped = False
+
+    def feed(self, piece: bytes) -> str:
+        """The text that a token releases; empty if it has to wait, or after a stop string."""
+        if self.stopped:
+            return ""
+        self._held += self._decoder.decode(piece)
+        return self._release()
+
+    def finish(self) -> str:
+        """What is still held: a half stop string is text, a half character is U+FFFD."""
+        if self.stopped:
+            return ""
+        self._held += self._decoder.decode(b"", final=True)
+        text = self._release()
+        if not self.stopped:
+            text, self._held = text + self._held, ""
+        return text
+
+    def _release(self) -> str:
+        found = [at for at in map(self._held.find, self._stop) if at >= 0]
+        if found:
+            self.stopped = True
+            text, self._held = self._held[: min(found)], ""
+            return text
+        keep = max((_overlap(self._held, stop) for stop in self._stop), default=0)
+        cut = len(self._held) - keep
+        text, self._held = self._held[:cut], self._held[cut:]
+        return text
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that is a proper beginning of `stop`."""
+    for size in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:size]):
+            return size
+    return 0

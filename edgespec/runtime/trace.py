@@ -21,7 +21,7 @@ from edgespec.sampling.parameters import is_greedy
 from edgespec.speculation.settings import ACCEPT_COUPLED, DrawSettings
 
 if TYPE_CHECKING:
-    from edgespec.runtime.decoder import Cycle
+    from edgespec.runtime.cycle import Cycle
     from edgespec.runtime.engine import Engine
     from edgespec.runtime.stream import Stream
 

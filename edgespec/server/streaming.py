@@ -16,8 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from edgespec.compat.openai.responses import figures
-from edgespec.runtime.piece import Piece
-from edgespec.runtime.stream import Result
+from edgespec.runtime.stream import Result, TokenChunk
 from edgespec.server.admission import Admission
 from edgespec.server.errors import ApiError, as_api_error, error_response
 from edgespec.server.generating import Job
@@ -59,7 +58,7 @@ class Answer:
         self._request, self._prepare = request, prepare
         self._admission, self._metrics, self._seconds = admission, metrics, seconds
         self._job: Job | None = None
-        self._written: asyncio.Queue[Piece | Result | Exception] = asyncio.Queue()
+        self._written: asyncio.Queue[TokenChunk | Result | Exception] = asyncio.Queue()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Generate and send, until that is done or the client is gone."""
@@ -112,20 +111,20 @@ class Answer:
                 self._metrics.generated(job.stream)
         return job.stream.result
 
-    async def _rest(self) -> AsyncIterator[list[Piece | Result | Exception]]:
+    async def _rest(self) -> AsyncIterator[list[TokenChunk | Result | Exception]]:
         """Everything that was written since the last time, until the end."""
         while True:
             items = [await self._written.get()]
             while not self._written.empty():
                 items.append(self._written.get_nowait())
             yield items
-            if not isinstance(items[-1], Piece):
+            if not isinstance(items[-1], TokenChunk):
                 return
 
     # -- as one object ----------------------------------------------------------------------
 
-    async def _whole(self, last: Piece | Result | Exception) -> Response:
-        if isinstance(last, Piece):
+    async def _whole(self, last: TokenChunk | Result | Exception) -> Response:
+        if isinstance(last, TokenChunk):
             async for items in self._rest():
                 last = items[-1]
         if isinstance(last, Exception):
@@ -141,14 +140,14 @@ class Answer:
 
     # -- as events --------------------------------------------------------------------------
 
-    async def _send_events(self, first: Piece | Result, send: Send) -> None:
+    async def _send_events(self, first: TokenChunk | Result, send: Send) -> None:
         assert self._job is not None
         response = Response(media_type="text/event-stream", headers=_HEADERS)
         headers = [(k, v) for k, v in response.raw_headers if k != b"content-length"]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         opening = [self._event(chunk) for chunk in self._job.chunks.opening()]
         await self._send(send, [*opening, *self._events(first)])
-        if isinstance(first, Piece):
+        if isinstance(first, TokenChunk):
             async for items in self._rest():
                 await self._send(send, [data for item in items for data in self._events(item)])
         await send({"type": "http.response.body", "body": _DONE, "more_body": False})
@@ -158,8 +157,8 @@ class Answer:
             body = b"".join(events)
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
-    def _events(self, item: Piece | Result | Exception) -> list[bytes]:
-        if isinstance(item, Piece):
+    def _events(self, item: TokenChunk | Result | Exception) -> list[bytes]:
+        if isinstance(item, TokenChunk):
             return self._piece_event(item)
         if isinstance(item, Exception):
             return [_as_event(as_api_error(item).body)]
@@ -171,7 +170,7 @@ class Answer:
             events.append(_as_event(self._job.chunks.usage(item)))
         return events
 
-    def _piece_event(self, piece: Piece) -> list[bytes]:
+    def _piece_event(self, piece: TokenChunk) -> list[bytes]:
         assert self._job is not None
         chunk = self._job.chunks.piece(piece)
         if chunk is None:

@@ -10,8 +10,8 @@ import numpy as np
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
 from edgespec.drafters import Drafter, ModelDrafter, NoDrafter
+from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
-from edgespec.runtime.statistics import Statistics
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import DrawSettings, draw_settings
 from edgespec.verification.decoding import decode, plain_logits

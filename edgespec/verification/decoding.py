@@ -8,8 +8,8 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
+from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
-from edgespec.runtime.statistics import Statistics
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["decode", "plain_logits"]

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from edgespec.backend import Context
 from edgespec.drafters import Drafter, NoDrafter
+from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
-from edgespec.runtime.statistics import Statistics
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import draw_settings
 from edgespec.verification.decoding import decode, plain_logits

@@ -10,8 +10,8 @@ from rich.console import Console
 from edgespec.chat import view
 from edgespec.chat.bodies import MarkdownBody, OriginBody
 from edgespec.chat.reasoning import Folding
-from edgespec.runtime.decoder import Origin
-from edgespec.runtime.piece import Piece
+from edgespec.runtime.cycle import Origin
+from edgespec.runtime.stream import TokenChunk
 
 kind, text = sys.argv[1], Path(sys.argv[2]).read_text("utf-8")
 body = OriginBody() if kind == "origins" else MarkdownBody(Folding())
@@ -19,5 +19,5 @@ view._SHORTEST_PAUSE, view._RENDERING_SHARE = 0.0, 1e9
 with view.LiveView(Console(), body, lambda: "THE STATUS") as show:
     show.reading(3, 9)
     for start in range(0, len(text), 5):
-        show(Piece(text[start : start + 5], 0, Origin.PLAIN))
+        show(TokenChunk(text[start : start + 5], 0, Origin.PLAIN))
 print("THE END")

@@ -11,9 +11,9 @@ from edgespec.chat.meter import Figures, Meter
 from edgespec.chat.status import notices, statistics_lines, status_line, summary_line
 from edgespec.control.achieved import Achieved
 from edgespec.control.controller import AdaptivePolicy
+from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Session
-from edgespec.runtime.statistics import Statistics
 from edgespec.runtime.stream import GenerationLimits, Result
 
 FIGURES = Figures(24, 48.0, 1.28, 0.67, "ngram", 33, 4096)

@@ -250,7 +250,7 @@ def test_a_long_conversation_goes_on_without_being_read_again(
     cache = tmp_path / "caches" / f"{id}.kv"
     assert cache.stat().st_mode & 0o077 == 0
     other = new_chat()
-    other.session.engine.decoder.prefixes._saved.clear()
+    other.session.engine.decoder.prefix_cache._saved.clear()
     tell(other, "Something else")
     assert any(line.endswith("need not be read again") for line in tell(other, f"/resume {id}"))
     tell(other, "And?")
@@ -260,7 +260,7 @@ def test_a_long_conversation_goes_on_without_being_read_again(
     assert any(reused in line for line in tell(other, "/stats"))
     tell(other, "/reset", "Something else again")
     cache.write_bytes(b"damaged")
-    other.session.engine.decoder.prefixes._saved.clear()
+    other.session.engine.decoder.prefix_cache._saved.clear()
     assert not any("read again" in line for line in tell(other, f"/resume {id}"))
     tell(other, "And?")
     assert len(texts_of(other.session)) == 6  # and it was read again
@@ -274,7 +274,7 @@ def test_one_that_outgrew_the_context_goes_on_at_once_too(new_chat: NewChat, tel
     one.end()
     other = new_chat(tokens=4)
     tell(other, "Something else")
-    other.session.engine.decoder.prefixes._saved.clear()
+    other.session.engine.decoder.prefix_cache._saved.clear()
     lines = tell(other, f"/resume {other.archive.ids()[1]}")
     assert f"the model no longer sees the first {dropped} messages" in lines
     tell(other, "And?")

@@ -13,15 +13,15 @@ from rich.console import Console
 from edgespec.chat.bodies import Body, MarkdownBody, OriginBody
 from edgespec.chat.reasoning import Folding
 from edgespec.chat.view import LiveView, PlainView
-from edgespec.runtime.decoder import Origin
-from edgespec.runtime.piece import Piece
+from edgespec.runtime.cycle import Origin
+from edgespec.runtime.stream import TokenChunk
 
 SCRIPT = Path(__file__).with_name("growing_answer.py")
 Tmux = Callable[..., Any]
 
 
-def _pieces(*texts: str) -> list[Piece]:
-    return [Piece(text, 0, Origin.PLAIN) for text in texts]
+def _pieces(*texts: str) -> list[TokenChunk]:
+    return [TokenChunk(text, 0, Origin.PLAIN) for text in texts]
 
 
 def _answer() -> tuple[str, list[str]]:

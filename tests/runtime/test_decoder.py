@@ -14,8 +14,8 @@ from edgespec.backend import Context, ContextOptions, Model
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters import ModelDrafter, NoDrafter, PromptLookupDrafter
 from edgespec.errors import ContextFullError, NumericalError, UsageError
-from edgespec.runtime.decoder import Decoder, Origin
-from edgespec.runtime.statistics import Statistics
+from edgespec.runtime.cycle import Origin, Statistics
+from edgespec.runtime.decoder import Decoder
 from edgespec.speculation.settings import draw_settings
 
 OPTIONS = ContextOptions(length=512, threads=2)

@@ -16,7 +16,7 @@ from edgespec.control.budget import fixed_budget
 from edgespec.drafters import ComposedDrafter, EagleDrafter, PromptLookupDrafter
 from edgespec.errors import NumericalError, PairingError
 from edgespec.runtime import drafting
-from edgespec.runtime.statistics import Statistics
+from edgespec.runtime.cycle import Statistics
 from edgespec.speculation.settings import draw_settings
 from tests.runtime.exact import GREEDY, emitted, joint, p_value, unfiltered
 

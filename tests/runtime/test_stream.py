@@ -10,7 +10,7 @@ import pytest
 
 from edgespec import GenerationLimits, SamplingParameters
 from edgespec.errors import ContextFullError, UsageError
-from edgespec.runtime.text import TextAssembler
+from edgespec.runtime.stream import TextAssembler
 
 GREEDY = SamplingParameters(temperature=0.0)
 

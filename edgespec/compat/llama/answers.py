@@ -15,8 +15,7 @@ from edgespec.compat.openai.responses import (
     text_completion,
 )
 from edgespec.compat.openai.tools import ToolUse
-from edgespec.runtime.piece import Piece
-from edgespec.runtime.stream import Result, Stream
+from edgespec.runtime.stream import Result, Stream, TokenChunk
 
 __all__ = ["CallAnswer", "ChatAnswer", "TextAnswer"]
 
@@ -41,7 +40,7 @@ class _Answer:
     model: str
     logprobs: bool
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self) -> Iterator[TokenChunk]:
         """Those that have something to tell; when nobody wants more, the stream is cancelled."""
         ends = self.vocabulary.end_tokens
         try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from edgespec.backend.closing import Closing
+from edgespec.backend.lifetime import Closing
 from edgespec.compat.llama.asking import Seeds
 from edgespec.compat.llama.completions import Completions
 from edgespec.compat.llama.settings import (

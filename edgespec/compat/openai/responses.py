@@ -10,8 +10,7 @@ from edgespec.backend import Vocabulary
 from edgespec.compat.openai.calls import CallReader, read_calls
 from edgespec.compat.openai.logprobs import ChatLogprobs, TextLogprobs
 from edgespec.compat.openai.tools import ToolCall, ToolUse
-from edgespec.runtime.piece import Piece
-from edgespec.runtime.stream import Result
+from edgespec.runtime.stream import Result, TokenChunk
 
 __all__ = [
     "ChatChunks",
@@ -96,7 +95,7 @@ class Chunks(Protocol):
     def opening(self) -> list[Json]:
         """Before the first piece."""
 
-    def piece(self, piece: Piece) -> Json | None:
+    def piece(self, piece: TokenChunk) -> Json | None:
         """For a piece; None while its text is held back, as it may be a tool call."""
 
     def closing(self, result: Result) -> list[Json]:
@@ -133,7 +132,7 @@ class ChatChunks:
         """One chunk, with the role."""
         return [self._chunk({"role": "assistant", "content": ""})]
 
-    def piece(self, piece: Piece) -> Json | None:
+    def piece(self, piece: TokenChunk) -> Json | None:
         """A chunk with the text that is certainly no tool call."""
         if self._likely and piece.logprobs:
             told = self._likely.of(piece.logprobs)
@@ -187,7 +186,7 @@ class TextChunks:
         """The prompt, if it is wanted."""
         return [self._chunk(self._echo)] if self._echo else []
 
-    def piece(self, piece: Piece) -> Json:
+    def piece(self, piece: TokenChunk) -> Json:
         """A chunk with the piece's text."""
         told = piece.logprobs and self._likely
         return self._chunk(piece.text, told.of(piece.logprobs) if told else None)

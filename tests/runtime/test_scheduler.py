@@ -9,7 +9,7 @@ from time import monotonic, sleep
 import pytest
 
 from edgespec.errors import CancelledError
-from edgespec.runtime.turns import Turns
+from edgespec.runtime.scheduler import FairLock
 
 LONG_S = 60.0
 
@@ -27,14 +27,14 @@ def wait_until(condition: Callable[[], bool]) -> None:
         sleep(0.001)
 
 
-def take(turns: Turns, holder: object, order: list[object]) -> None:
+def take(turns: FairLock, holder: object, order: list[object]) -> None:
     with turns.hold(holder):
         order.append(holder)
     turns.end(holder)
 
 
 def test_who_comes_first_is_first() -> None:
-    turns, order = Turns(LONG_S, LONG_S), []
+    turns, order = FairLock(LONG_S, LONG_S), []
     with turns.hold("first"):
         threads = []
         for number in range(5):
@@ -47,7 +47,7 @@ def test_who_comes_first_is_first() -> None:
 
 
 def test_a_generation_keeps_its_turn_between_cycles_and_gives_it_up_at_its_end() -> None:
-    turns, order = Turns(LONG_S, LONG_S), []
+    turns, order = FairLock(LONG_S, LONG_S), []
     with turns.hold("long"):
         thread = run_beside(lambda: take(turns, "other", order))
         wait_until(lambda: turns.waiting == 1)
@@ -60,7 +60,7 @@ def test_a_generation_keeps_its_turn_between_cycles_and_gives_it_up_at_its_end()
 
 
 def test_after_its_slice_a_generation_stands_in_line_again() -> None:
-    turns, order = Turns(0.0, LONG_S), []
+    turns, order = FairLock(0.0, LONG_S), []
     with turns.hold("long"):
         thread = run_beside(lambda: take(turns, "other", order))
         wait_until(lambda: turns.waiting == 1)
@@ -71,7 +71,7 @@ def test_after_its_slice_a_generation_stands_in_line_again() -> None:
 
 
 def test_an_idle_generation_keeps_nobody_waiting() -> None:
-    turns, order = Turns(LONG_S, 0.01), []
+    turns, order = FairLock(LONG_S, 0.01), []
     with turns.hold("slow reader"):
         thread = run_beside(lambda: take(turns, "other", order))
         wait_until(lambda: turns.waiting == 1)
@@ -80,7 +80,7 @@ def test_an_idle_generation_keeps_nobody_waiting() -> None:
 
 
 def test_one_thread_may_go_to_and_fro_between_generations() -> None:
-    turns, order = Turns(LONG_S, LONG_S), []
+    turns, order = FairLock(LONG_S, LONG_S), []
     for holder in ("a", "b", "a", "b"):
         with turns.hold(holder):
             order.append(holder)
@@ -88,7 +88,7 @@ def test_one_thread_may_go_to_and_fro_between_generations() -> None:
 
 
 def test_an_unwanted_one_leaves_the_line_at_once() -> None:
-    turns, unwanted = Turns(LONG_S, LONG_S), threading.Event()
+    turns, unwanted = FairLock(LONG_S, LONG_S), threading.Event()
     errors: list[Exception] = []
 
     def take_never() -> None:
@@ -109,7 +109,7 @@ def test_an_unwanted_one_leaves_the_line_at_once() -> None:
 
 
 def test_an_error_in_a_turn_lets_the_next_one_go_on() -> None:
-    turns, order = Turns(LONG_S, LONG_S), []
+    turns, order = FairLock(LONG_S, LONG_S), []
     with pytest.raises(ZeroDivisionError), turns.hold("failing"):
         thread = run_beside(lambda: take(turns, "other", order))
         wait_until(lambda: turns.waiting == 1)
@@ -120,7 +120,7 @@ def test_an_error_in_a_turn_lets_the_next_one_go_on() -> None:
 
 
 def test_never_two_at_once() -> None:
-    turns, inside, most = Turns(0.0, 0.0), [0], [0]
+    turns, inside, most = FairLock(0.0, 0.0), [0], [0]
 
     def work(holder: int) -> None:
         for _ in range(200):

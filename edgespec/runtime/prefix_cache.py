@@ -1,25 +1,37 @@
-"""Caches of earlier texts, kept in memory: who comes back to one need not have it read again."""
+"""Caches of earlier texts, kept in memory and in files, so that a text is read only once.
+
+A file is believed only if it is whole, and of this model, build and setting.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+import struct
 from collections import deque
-from typing import NamedTuple
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from edgespec._types import ByteArray, Int32Array
 from edgespec.backend import Context
-from edgespec.errors import BackendError
+from edgespec.errors import BackendError, EdgespecError
+from edgespec.files import replacing
 from edgespec.runtime.memory import available_memory
 
-__all__ = ["PrefixCache", "SavedPrefix", "shared_length"]
+__all__ = ["PrefixCache", "SavedPrefix", "read_cache", "shared_length", "write_cache"]
 
 _log = logging.getLogger("edgespec.prefixes")
 
 
 _WORTH_KEEPING = 64
 """Tokens: fewer are read about as fast as a cache is copied."""
+
+_MAGIC = b"edgespec-cache 1\n"
+_LENGTHS = struct.Struct("<QQ")  # tokens, bytes of state
+_KEY_BYTES = _DIGEST_BYTES = 32
 
 
 class SavedPrefix(NamedTuple):
@@ -131,3 +143,65 @@ def shared_length(one: Int32Array, other: Int32Array) -> int:
 
 def _begins(text: Int32Array, beginning: Int32Array) -> bool:
     return shared_length(text, beginning) == len(beginning)
+
+
+# -- in files -------------------------------------------------------------------------------
+
+
+def write_cache(path: Path, key: str, prefix: SavedPrefix) -> None:
+    """Write it, readable for the user only; an older file is replaced in one step.
+
+    Args:
+        key: what the state depends on, in a few words.
+
+    Raises:
+        EdgespecError: the file cannot be written.
+    """
+    tokens = np.ascontiguousarray(prefix.tokens, "<i4")
+    lengths = _LENGTHS.pack(len(tokens), prefix.state.nbytes)
+    parts = (_hash(key), lengths, tokens.data, prefix.state.data)
+    digest = hashlib.sha256()
+    try:
+        with replacing(path, private=True) as draft, draft.open("wb") as file:
+            file.write(_MAGIC)
+            for part in parts:
+                digest.update(part)
+                file.write(part)
+            file.write(digest.digest())
+    except OSError as error:
+        raise EdgespecError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def read_cache(path: Path, key: str) -> SavedPrefix | None:
+    """Read it and check every byte; None if it is missing, damaged, or of something else.
+
+    llama.cpp takes what it is given for its own: nothing but what `write_cache` wrote reaches it.
+    """
+    try:
+        with path.open("rb") as file:
+            return _read(file, key, os.fstat(file.fileno()).st_size)
+    except (OSError, ValueError):
+        return None
+
+
+def _read(file: BinaryIO, key: str, size: int) -> SavedPrefix | None:
+    head = file.read(len(_MAGIC) + _KEY_BYTES + _LENGTHS.size)
+    if not head.startswith(_MAGIC) or len(head) < len(_MAGIC) + _KEY_BYTES + _LENGTHS.size:
+        return None
+    key_at, lengths_at = len(_MAGIC), len(_MAGIC) + _KEY_BYTES
+    n_tokens, n_state = _LENGTHS.unpack(head[lengths_at:])
+    whole = len(head) + 4 * n_tokens + n_state + _DIGEST_BYTES
+    if head[key_at:lengths_at] != _hash(key) or size != whole:
+        return None
+    tokens = np.fromfile(file, "<i4", n_tokens)
+    state = np.fromfile(file, np.uint8, n_state)
+    digest = hashlib.sha256(head[key_at:])
+    digest.update(tokens.data)
+    digest.update(state.data)
+    if digest.digest() != file.read(_DIGEST_BYTES):
+        return None
+    return SavedPrefix(tokens.astype(np.int32, copy=False), state)
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

@@ -10,8 +10,7 @@ import pytest
 
 from edgespec import GenerationLimits, SamplingParameters
 from edgespec.errors import EdgespecError
-from edgespec.runtime.cachefile import read_cache, write_cache
-from edgespec.runtime.prefixes import PrefixCache, SavedPrefix
+from edgespec.runtime.prefix_cache import PrefixCache, SavedPrefix, read_cache, write_cache
 
 GREEDY = SamplingParameters(temperature=0.0)
 LIMITS = GenerationLimits(max_tokens=16)
@@ -40,7 +39,7 @@ def texts(engine: Any) -> list[np.ndarray]:
 
 def empty(engine: Any) -> None:
     """Forget every text."""
-    engine.decoder.prefixes.clear()
+    engine.decoder.prefix_cache.clear()
     engine.target.clear()
     engine.drafter.rewind(0)
     engine.decoder.length = 0
@@ -165,4 +164,4 @@ def test_a_cache_without_memory_keeps_nothing(
         for text in texts:
             stream = engine.generate(text, GREEDY, LIMITS)
             assert list(stream.result.tokens) == plain.greedy(text.tolist(), 16)
-            assert engine.decoder.prefixes.nbytes == 0
+            assert engine.decoder.prefix_cache.nbytes == 0

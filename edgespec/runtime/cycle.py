@@ -1,12 +1,37 @@
-"""Where the time went and what speculation brought, for one generation."""
+"""What one cycle emitted, and what all cycles of a generation took and brought."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
-__all__ = ["Statistics"]
+from edgespec.runtime.logprobs import TokenLogprobs
+
+__all__ = ["Cycle", "Origin", "Statistics"]
+
+
+class Origin(str, Enum):
+    """Where an emitted token came from."""
+
+    ACCEPTED = "accepted"  # proposed by the drafter
+    CORRECTED = "corrected"  # drawn by the target in place of a rejected proposal
+    BONUS = "bonus"  # drawn by the target after a block that was accepted whole
+    PLAIN = "plain"  # drawn by the target with nothing proposed
+
+
+class Cycle(NamedTuple):
+    """What one cycle emitted: tokens, where each came from, and how likely it was if asked.
+
+    Attributes:
+        pieces: the bytes each token stands for; those of a control token are none.
+    """
+
+    tokens: list[int]
+    origins: list[Origin]
+    pieces: list[bytes]
+    logprobs: list[TokenLogprobs] | None = None
 
 
 @dataclass
@@ -47,7 +72,7 @@ class Statistics:
 
     @property
     def tokens_per_second(self) -> float:
-        """Emitted tokens by the second of decoding, prefill left out."""
+        """Emitted tokens per second of decoding, prefill left out."""
         return self.emitted / self.decode_s if self.decode_s > 0 else 0.0
 
     @property

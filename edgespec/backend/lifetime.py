@@ -1,4 +1,4 @@
-"""Engines and the life of their process: closed at its end, freed when lost, not for forks."""
+"""How native handles end: closed by hand or a `with` block, at exit, or when they are lost."""
 
 from __future__ import annotations
 
@@ -6,12 +6,35 @@ import atexit
 import os
 import warnings
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar
 
-from edgespec.backend.closing import Closing
 from edgespec.errors import UsageError
 
-__all__ = ["Lifetime"]
+__all__ = ["Closing", "Lifetime"]
+
+Self = TypeVar("Self", bound="Closing")
+
+
+class Closing(ABC):
+    """A context manager that calls `close`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what is held; a second call does nothing."""
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 class Lifetime:
