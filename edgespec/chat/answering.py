@@ -1,8 +1,13 @@
-"""Showing an answer while the model writes it."""
+"""Show an answer while the model writes it: Ctrl-C stops it, other keys wait."""
 
 from __future__ import annotations
 
-from edgespec.chat.keyboard import no_echo, on_interrupt
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
 from edgespec.chat.meter import Meter
 from edgespec.chat.reasoning import OPENING
 from edgespec.chat.screen import Screen
@@ -12,7 +17,8 @@ from edgespec.runtime.reading import consume
 from edgespec.runtime.session import Turn
 from edgespec.runtime.stream import Result
 
-__all__ = ["begins_thinking", "show_answer"]
+__all__ = ["begins_thinking", "no_echo", "on_interrupt", "show_answer"]
+
 
 _LAST_TOKENS = 4  # of a prompt, among which a mark would be
 
@@ -42,3 +48,43 @@ def begins_thinking(engine: Engine, turn: Turn) -> bool:
     end = stream.sequence[: stream.prompt_tokens][-_LAST_TOKENS:]
     text = b"".join(engine.vocabulary.piece(token, special=True) for token in end)
     return text.rstrip().endswith(OPENING.encode())
+
+
+@contextmanager
+def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
+    """Let the first Ctrl-C call `stop`; a second one raises KeyboardInterrupt as usual.
+
+    A KeyboardInterrupt at any instruction could leave half of a screen update behind.
+    """
+
+    def stop_once(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, previous)
+        stop()
+
+    previous = signal.signal(signal.SIGINT, stop_once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@contextmanager
+def no_echo() -> Iterator[None]:
+    """Keep keys from appearing in the middle of an answer, where the terminal has such a mode."""
+    try:
+        import termios
+    except ImportError:
+        yield
+        return
+    try:
+        before = termios.tcgetattr(sys.stdin)
+    except (OSError, ValueError, termios.error):
+        yield
+        return
+    silent = [*before]
+    silent[3] = before[3] & ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

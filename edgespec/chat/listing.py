@@ -1,4 +1,4 @@
-"""Lists of conversations, in the columns that there are."""
+"""Find stored conversations by words, and list them in the columns that there are."""
 
 from __future__ import annotations
 
@@ -6,19 +6,53 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
+from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
 from edgespec.chat.characters import printable
 from edgespec.chat.store.events import Conversation
-from edgespec.chat.store.search import hits
 
-__all__ = ["hit_lines", "list_lines"]
+__all__ = ["Hit", "hit_lines", "hits", "list_lines", "matches"]
 
+
+_AROUND = 24  # characters before the first word
 _MODEL_WIDTH = 12
 _TIME_WIDTH = 12
 _BEGINNING = 16  # of a title that is not enough
 _MOST_HITS = 3
+
+
+class Hit(NamedTuple):
+    """A message that has all words.
+
+    Attributes:
+        number: of the user's message; its answer has the same.
+        role: whose it is.
+        excerpt: one line of it, from shortly before the first word on.
+    """
+
+    number: int
+    role: str
+    excerpt: str
+
+
+def matches(conversation: Conversation, words: Sequence[str]) -> bool:
+    """Whether all words occur somewhere in it, in upper or lower case."""
+    text = "\n".join(entry.content for _, entry in conversation.everything()).casefold()
+    return all(word.casefold() in text for word in words)
+
+
+def hits(conversation: Conversation, words: Sequence[str]) -> Iterator[Hit]:
+    """Messages in which all words occur, also those that were replaced later."""
+    wanted = [word.casefold() for word in words]
+    for at, entry in conversation.everything():
+        text = " ".join(entry.content.split())
+        folded = text.casefold()
+        if all(word in folded for word in wanted):
+            start = max(0, folded.find(wanted[0]) - _AROUND)
+            excerpt = text[start:] if start == 0 else f"...{text[start:]}"
+            yield Hit(at // 2 + 1, entry.role, excerpt)
 
 
 def list_lines(

@@ -1,19 +1,28 @@
-"""Markdown of a growing answer: what is final already, and how it looks."""
+"""The Markdown of an answer: its blocks, which of them are final, and how they look."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, NamedTuple
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markdown import CodeBlock, Markdown
+from rich.markdown import CodeBlock as RichCodeBlock
+from rich.markdown import Markdown
 from rich.segment import Segment
 from rich.syntax import Syntax
 from rich.text import Text
 
-__all__ = ["MarkdownLines", "language_of", "parse", "split_finished"]
+from edgespec.errors import UsageError
+
+__all__ = [
+    "CodeBlock",
+    "MarkdownLines",
+    "chosen_block",
+    "code_blocks",
+    "split_finished",
+]
 
 
 def _parser() -> MarkdownIt:
@@ -26,26 +35,61 @@ _FULL = _parser()
 _BLOCKS = _parser().disable("inline")
 
 
-def parse(text: str) -> list[Token]:
-    """Its blocks, without what is inside of paragraphs."""
-    return _BLOCKS.parse(text)
-
-
-def language_of(fence: Token) -> str:
-    """The language that a fence names, or an empty text."""
-    return next(iter(fence.info.split()), "")
-
-
 def split_finished(text: str) -> tuple[str, str]:
     """Split a growing text into blocks that cannot change any more, and the rest.
 
     Only whole lines count: a line's beginning may open another block than the whole line.
     """
     whole = text[: text.rfind("\n") + 1]
-    starts = [token.map[0] for token in parse(whole) if token.map and token.level == 0]
+    starts = [token.map[0] for token in _parse(whole) if token.map and token.level == 0]
     lines = text.split("\n")
     cut = starts[-1] if starts else 0
     return "\n".join(lines[:cut]), "\n".join(lines[cut:])
+
+
+class CodeBlock(NamedTuple):
+    """What stands between two fences.
+
+    Attributes:
+        number: in its answer, from 1 on.
+        language: as the fence says, or empty.
+        text: ends with a line break.
+    """
+
+    number: int
+    language: str
+    text: str
+
+    @property
+    def lines(self) -> str:
+        """How long it is."""
+        count = self.text.count("\n")
+        return f"{count} line{'' if count == 1 else 's'}"
+
+
+def code_blocks(answer: str) -> list[CodeBlock]:
+    """All fenced blocks."""
+    fences = (token for token in _parse(answer) if token.type == "fence")
+    return [
+        CodeBlock(number, _language_of(fence), fence.content)
+        for number, fence in enumerate(fences, 1)
+    ]
+
+
+def chosen_block(blocks: Sequence[CodeBlock], number: str) -> CodeBlock:
+    """The block that a user means: by its number, or the last one.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not blocks:
+        raise UsageError("the last answer has no code block")
+    if not number:
+        return blocks[-1]
+    if number.isdecimal() and 1 <= int(number) <= len(blocks):
+        return blocks[int(number) - 1]
+    known = ", ".join(f"{b.number} ({b.language or 'text'}, {b.lines})" for b in blocks)
+    raise UsageError(f"there is no code block {number[:20]!r}: there is {known}")
 
 
 class MarkdownLines:
@@ -73,7 +117,7 @@ class MarkdownLines:
             yield Segment.line()
 
 
-class _NumberedBlock(CodeBlock):
+class _NumberedBlock(RichCodeBlock):
     """A code block below its number and language."""
 
     def __init__(self, lexer_name: str, theme: str, number: int) -> None:
@@ -81,10 +125,10 @@ class _NumberedBlock(CodeBlock):
         self._number = number
 
     @classmethod
-    def create(cls, markdown: Markdown, token: Token) -> CodeBlock:
+    def create(cls, markdown: Markdown, token: Token) -> RichCodeBlock:
         assert isinstance(markdown, _Numbered)
         markdown.number += 1
-        return cls(language_of(token) or "text", markdown.code_theme, markdown.number)
+        return cls(_language_of(token) or "text", markdown.code_theme, markdown.number)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         language = "" if self.lexer_name == "text" else f" {self.lexer_name}"
@@ -114,3 +158,13 @@ def _stripped(line: list[Segment]) -> Iterator[Segment]:
         if length > 0:
             yield Segment(segment.text[:length], segment.style, segment.control)
         length -= len(segment.text)
+
+
+def _parse(text: str) -> list[Token]:
+    """Its blocks, without what is inside of paragraphs."""
+    return _BLOCKS.parse(text)
+
+
+def _language_of(fence: Token) -> str:
+    """The language that a fence names, or an empty text."""
+    return next(iter(fence.info.split()), "")

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from edgespec.chat.parameters import Settings, read_settings
+from edgespec.chat.conversation import Chat, texts_of
 from edgespec.chat.savefile import SavedConversation, save_conversation
+from edgespec.chat.settings import Settings, read_settings
+from edgespec.chat.store.archive import Journal
 from edgespec.chat.store.events import ROLES, Conversation
-from edgespec.chat.store.journal import Journal
 from edgespec.errors import UsageError
 from edgespec.runtime.session import Message, Session
 
-if TYPE_CHECKING:
-    from edgespec.chat.loop import Chat
-
-__all__ = ["branch", "load_saved", "open_stored", "resume", "save", "stored_settings", "texts_of"]
+__all__ = ["branch", "load_saved", "open_stored", "resume", "save", "stored_settings"]
 
 
 _LINES_SHOWN = 12  # of the answer that a conversation goes on behind
-
-
-def texts_of(session: Session) -> list[str]:
-    """What was said, by the user and the model in turn; an unanswered message is last."""
-    texts = [message.content for message in session.messages if message.role != "system"]
-    return texts if session.unanswered is None else [*texts, session.unanswered]
 
 
 def open_stored(chat: Chat, id: str) -> tuple[Journal | None, Conversation]:

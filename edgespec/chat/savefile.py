@@ -1,24 +1,34 @@
-"""`/save` and `/load`: a conversation in a file of the user's, believed only after a check."""
+"""A conversation in a file of the user's: `/save` and `/export` write it, `/load` reads it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from edgespec.chat.files import read_at_most, reason, replace_file
-from edgespec.chat.parameters import read_sampling, sampling_as_json
+from edgespec.chat.settings import read_sampling, sampling_as_json
+from edgespec.chat.store.events import Conversation, Entry
 from edgespec.errors import UsageError
 from edgespec.runtime.session import Message
 from edgespec.sampling.parameters import SamplingParameters
 
-__all__ = ["SavedConversation", "load_conversation", "save_conversation"]
+__all__ = [
+    "SavedConversation",
+    "as_json",
+    "as_markdown",
+    "exporter",
+    "load_conversation",
+    "save_conversation",
+]
+
 
 _FORMAT = "edgespec-chat"
 _VERSION = 1
 _MOST_BYTES = 16 << 20
+Exporter = Callable[[Conversation], str]
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,50 @@ def load_conversation(path: Path) -> SavedConversation:
         raise UsageError(f"{path} is not a saved conversation: {error}") from None
 
 
+def exporter(path: Path) -> Exporter:
+    """What writes a file of this ending.
+
+    Raises:
+        UsageError: nothing does.
+    """
+    try:
+        return {".json": as_json, ".md": as_markdown}[path.suffix.lower()]
+    except KeyError:
+        raise UsageError(f"{path}: the ending says what is written, .json or .md") from None
+
+
+def as_json(conversation: Conversation) -> str:
+    """As `/save` writes it, with times and figures beside."""
+    system = conversation.system
+    messages = [{"role": "system", "content": system}] if system else []
+    messages += [_exported(entry) for entry in conversation.entries]
+    data = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "id": conversation.id,
+        "title": conversation.title,
+        "created": conversation.created,
+        "model": conversation.model,
+        "sampling": conversation.facts.get("settings", {}).get("sampling", {}),
+        "messages": messages,
+    }
+    return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
+
+
+def as_markdown(conversation: Conversation) -> str:
+    """With a heading for every message."""
+    parts = [f"# {conversation.title or conversation.id}"]
+    parts.append(f"{conversation.created}, {conversation.model}, conversation {conversation.id}")
+    if conversation.system:
+        parts.append(f"## System\n\n{conversation.system}")
+    for entry in conversation.entries:
+        who = "You" if entry.role == "user" else _model(entry.details, conversation.model)
+        parts.append(f"## {who}\n\n{entry.content.strip()}")
+    if conversation.unanswered:
+        parts.append("*(no answer)*")
+    return "\n\n".join(parts) + "\n"
+
+
 def _keep_others(path: Path) -> None:
     if path.expanduser().is_file():
         try:
@@ -130,3 +184,12 @@ def _refuse_constant(name: str) -> None:
 def _require(condition: object, problem: str) -> None:
     if not condition:
         raise ValueError(problem)
+
+
+def _exported(entry: Entry) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": entry.role, "content": entry.content, "time": entry.time}
+    return {**message, "details": dict(entry.details)} if entry.details else message
+
+
+def _model(details: Mapping[str, Any], usual: str) -> str:
+    return str(details.get("model") or usual or "Model")

@@ -9,12 +9,11 @@ from io import TextIOWrapper
 from rich.console import Console
 from rich.text import Text
 
-from edgespec.chat.bodies import Lines, MarkdownBody, OriginBody
 from edgespec.chat.characters import printable
 from edgespec.chat.markdown import MarkdownLines
 from edgespec.chat.origins import OriginPrinter, marked
 from edgespec.chat.reasoning import Folding, split_thought
-from edgespec.chat.view import AnswerView, LiveView, PlainView
+from edgespec.chat.view import AnswerView, Lines, LiveView, MarkdownBody, OriginBody, PlainView
 
 __all__ = ["Screen"]
 

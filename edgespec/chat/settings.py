@@ -1,30 +1,50 @@
-"""`/set`: the sampling parameters and limits of a conversation, by the names of the options."""
+"""A conversation's settings: what they are, their JSON, and `/set`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgespec.errors import UsageError
 from edgespec.runtime.session import Session
+from edgespec.runtime.stream import GenerationLimits
 from edgespec.sampling.breakers import read_breakers
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import ACCEPTANCE_RULES, draw_settings
 
-__all__ = ["SETTING_NAMES", "change_setting", "setting_line", "setting_lines", "setting_values"]
+__all__ = [
+    "SETTING_NAMES",
+    "Settings",
+    "change_setting",
+    "changed_settings",
+    "read_sampling",
+    "read_settings",
+    "sampling_as_json",
+    "setting_line",
+    "setting_lines",
+    "setting_values",
+    "settings_as_json",
+]
+
 
 _NOT_NUMBERS = ("logit_bias", "dry_breakers")
-_SAMPLING = tuple(
-    field.name for field in fields(SamplingParameters) if field.name not in _NOT_NUMBERS
-)
+_FIELDS = fields(SamplingParameters)
+_SAMPLING = tuple(field.name for field in _FIELDS if field.name not in _NOT_NUMBERS)
 _BREAKER = "dry_breaker"
 _LIMITS = ("max_tokens", "stop", "overflow")
 _OFF = "none"
-
 SETTING_NAMES = tuple(name.replace("_", "-") for name in (*_SAMPLING, _BREAKER, *_LIMITS, "accept"))
 """What `change_setting` takes."""
+
+
+class Settings(NamedTuple):
+    """How answers are drawn, and what ends them."""
+
+    sampling: SamplingParameters
+    limits: GenerationLimits
+    accept: str
 
 
 def setting_lines(session: Session) -> Iterator[str]:
@@ -62,7 +82,7 @@ def change_setting(session: Session, name: str, text: str) -> str:
     """
     key = name.lower().replace("-", "_")
     if key in _SAMPLING:
-        number = _number(name, text, getattr(SamplingParameters, key))
+        number = _typed_number(name, text, getattr(SamplingParameters, key))
         sampling = replace(session.sampling, **{key: number})
         draw_settings(sampling, session.accept)
         session.sampling = sampling
@@ -85,7 +105,7 @@ def _values(session: Session) -> dict[str, Any]:
     return {**values, "accept": session.accept}
 
 
-def _number(name: str, text: str, example: float) -> Any:
+def _typed_number(name: str, text: str, example: float) -> Any:
     kind = type(example)
     try:
         return kind(text)
@@ -96,7 +116,7 @@ def _number(name: str, text: str, example: float) -> Any:
 
 def _limit(key: str, text: str) -> Any:
     if key == "max_tokens":
-        return None if text == _OFF else _number("max-tokens", text, 0)
+        return None if text == _OFF else _typed_number("max-tokens", text, 0)
     if key == "stop":
         return () if text == _OFF else (text,)
     return text
@@ -114,3 +134,107 @@ def _unknown(name: str) -> str:
     close = begun[:2] or get_close_matches(typed, SETTING_NAMES, n=2)
     hint = f": did you mean {' or '.join(close)}?" if close else ": /set lists them"
     return f"there is no setting {name!r}{hint}"
+
+
+def settings_as_json(settings: Settings) -> dict[str, Any]:
+    """For `read_settings`."""
+    limits = {name: getattr(settings.limits, name) for name in _LIMITS}
+    return {
+        "sampling": sampling_as_json(settings.sampling),
+        "limits": {**limits, "stop": [*settings.limits.stop]},
+        "accept": settings.accept,
+    }
+
+
+def read_settings(data: Mapping[str, Any]) -> Settings:
+    """What `settings_as_json` gave.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    settings = Settings(
+        read_sampling(data.get("sampling")), _limits(data.get("limits")), str(data.get("accept"))
+    )
+    draw_settings(settings.sampling, settings.accept)
+    return settings
+
+
+def changed_settings(stored: Settings, wanted: Settings, names: Collection[str]) -> Settings:
+    """The stored settings, with those that are named from the wanted ones."""
+    renamed = {"dry_breakers" if name == "dry_breaker" else name for name in names}
+
+    def of(values: Any, kept: Sequence[str]) -> dict[str, Any]:
+        return {name: getattr(values, name) for name in kept if name in renamed}
+
+    sampling = replace(stored.sampling, **of(wanted.sampling, [f.name for f in _FIELDS]))
+    limits = replace(stored.limits, **of(wanted.limits, _LIMITS))
+    return Settings(sampling, limits, wanted.accept if "accept" in names else stored.accept)
+
+
+def read_sampling(data: Any) -> SamplingParameters:
+    """What `sampling_as_json` gave; what is missing is as by default.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    _require(isinstance(data, dict), "the sampling parameters are not an object")
+    defaults = {field.name: getattr(SamplingParameters(), field.name) for field in _FIELDS}
+    unknown = sorted(set(data) - set(defaults))
+    _require(not unknown, f"sampling parameter {unknown[:1]} is not known")
+    values: dict[str, Any] = {
+        name: _READERS[name](value) if name in _READERS else _number(name, value, defaults[name])
+        for name, value in data.items()
+    }
+    return SamplingParameters(**values)
+
+
+def _limits(data: Any) -> GenerationLimits:
+    _require(isinstance(data, dict), "the limits are not an object")
+    most, stop = data.get("max_tokens"), data.get("stop", [])
+    _require(most is None or type(most) is int, f"max_tokens is {most!r}")
+    _require(
+        isinstance(stop, list) and all(isinstance(text, str) for text in stop),
+        "stop is not a list of texts",
+    )
+    return GenerationLimits(most, tuple(stop), data.get("overflow", "shift"))
+
+
+def _number(name: str, value: Any, default: float) -> float:
+    kinds = (int,) if isinstance(default, int) else (int, float)
+    _require(isinstance(value, kinds) and not isinstance(value, bool), f"{name} is {value!r}")
+    return value  # type: ignore[no-any-return]
+
+
+def _biases(value: Any) -> dict[int, float]:
+    _require(isinstance(value, dict), "logit_bias is not an object")
+    return {
+        int(token): float("-inf") if bias == "-inf" else _number("logit_bias", bias, 0.0)
+        for token, bias in value.items()
+    }
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    _require(
+        isinstance(value, list) and all(isinstance(text, str) for text in value),
+        "dry_breakers is not a list of texts",
+    )
+    return tuple(value)
+
+
+def sampling_as_json(sampling: SamplingParameters) -> dict[str, Any]:
+    """For `read_sampling`."""
+    values = {field.name: getattr(sampling, field.name) for field in _FIELDS}
+    # JSON has no infinity.
+    values["logit_bias"] = {
+        str(token): "-inf" if bias == float("-inf") else bias
+        for token, bias in sampling.logit_bias.items()
+    }
+    return values
+
+
+def _require(condition: object, problem: str) -> None:
+    if not condition:
+        raise ValueError(problem)
+
+
+_READERS = {"logit_bias": _biases, "dry_breakers": _texts}

@@ -1,18 +1,24 @@
-"""What is said about an answer: one line below it, and all of it on request."""
+"""What is said about an answer and the context, from short lines to all figures."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
 from edgespec.chat.meter import Figures
+from edgespec.errors import EdgespecError
+from edgespec.runtime.session import Session
 from edgespec.runtime.stream import Result
 
-__all__ = ["notices", "statistics_lines", "status_line", "summary_line"]
+__all__ = ["Forecast", "notices", "statistics_lines", "status_line", "summary_line"]
+
 
 _SHORTEST_NAME = 8
 _FILES_WIDTH = 15
+_log = logging.getLogger("edgespec.chat")
+_NEARLY_FULL = 0.85
 
 
 def status_line(figures: Figures, width: int = 80) -> str:
@@ -103,6 +109,41 @@ def statistics_lines(result: Result, figures: Figures) -> Iterator[str]:
     width = max(map(len, facts))
     for name, value in facts.items():
         yield f"{name:{width}}  {value}"
+
+
+class Forecast:
+    """Of one conversation: a next message, with its answer, is taken to be like those before."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def after(self, session: Session, used: int) -> str | None:
+        """A line if the next message will probably not fit, once until that has happened.
+
+        Args:
+            used: tokens that the context holds after an answer.
+        """
+        capacity = session.engine.decoder.capacity
+        seen = sum(message.role == "user" for message in session.messages) - session.dropped // 2
+        room = max(used // max(1, seen), round(capacity * (1 - _NEARLY_FULL)))
+        if used + room <= capacity:
+            self._said = False
+            return None
+        if self._said:
+            return None
+        self._said = True
+        state = f"the context is {used / capacity:.0%} full"
+        if session.limits.overflow == "stop":
+            return f"{state}: it ends soon; /reset begins anew, a larger --ctx holds more"
+        dropped = self._dropped(session, max(room, capacity - used))
+        return f"{state}: soon the model will not see the oldest {dropped} messages any more"
+
+    def _dropped(self, session: Session, tokens: int) -> int:
+        try:
+            return max(session.would_drop(tokens), session.dropped + 2)
+        except EdgespecError as error:
+            _log.info("no forecast: %s", error)
+            return session.dropped + 2
 
 
 def _count(number: int, unit: str) -> str:

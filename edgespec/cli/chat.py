@@ -21,9 +21,9 @@ from edgespec.errors import UsageError
 from edgespec.extras import require_extra
 
 if TYPE_CHECKING:
-    from edgespec.chat.parameters import Settings
+    from edgespec.chat.settings import Settings
+    from edgespec.chat.store.archive import Journal
     from edgespec.chat.store.events import Conversation
-    from edgespec.chat.store.journal import Journal
 
 __all__ = ["chat"]
 
@@ -54,8 +54,8 @@ def chat(context: click.Context, /, **values: Any) -> None:
     """
     require_extra("chat", "a conversation")
     from edgespec.chat.engines import Engines
-    from edgespec.chat.parameters import Settings, changed_settings
     from edgespec.chat.savefile import load_conversation
+    from edgespec.chat.settings import Settings, changed_settings
     from edgespec.speculation.settings import draw_settings
 
     given = {name for name in values if _is_given(context, name)}
@@ -75,7 +75,7 @@ def chat(context: click.Context, /, **values: Any) -> None:
     draw_settings(settings.sampling, settings.accept)
     system = _valid_text(values["system"])
     with Engines(open_engine, values["model"], options) as engines:
-        from edgespec.chat.converse import converse
+        from edgespec.chat.loop import converse
 
         store, show = not values["no_store"], values["show"]
         converse(
@@ -106,8 +106,8 @@ def _take_over(values: dict[str, Any], given: set[str], conversation: Conversati
 
 
 def _settings(conversation: Conversation, wanted: Settings, given: set[str]) -> Settings:
-    from edgespec.chat.parameters import changed_settings
     from edgespec.chat.restore import stored_settings
+    from edgespec.chat.settings import changed_settings
 
     known = stored_settings(conversation)
     return wanted if known is None else changed_settings(known, wanted, given)

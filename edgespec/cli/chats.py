@@ -39,9 +39,8 @@ def list_chats(words: tuple[str, ...], most: int | None, as_json: bool) -> None:
     With WORDS, only those that have all of them.
     """
     require_extra("chat", "a list of conversations")
-    from edgespec.chat.listing import list_lines
+    from edgespec.chat.listing import list_lines, matches
     from edgespec.chat.store.archive import Archive
-    from edgespec.chat.store.search import matches
 
     found = (one for one in Archive().conversations(_warn) if not words or matches(one, words))
     listed = [*islice(found, most)]
@@ -59,9 +58,8 @@ def list_chats(words: tuple[str, ...], most: int | None, as_json: bool) -> None:
 def search(words: tuple[str, ...]) -> None:
     """Show the messages that have all WORDS."""
     require_extra("chat", "a list of messages")
-    from edgespec.chat.listing import hit_lines, list_lines
+    from edgespec.chat.listing import hit_lines, hits, list_lines
     from edgespec.chat.store.archive import Archive
-    from edgespec.chat.store.search import hits
 
     width = _width()
     found = False
@@ -79,7 +77,7 @@ def search(words: tuple[str, ...]) -> None:
 def show(id: str) -> None:
     """Print a conversation as Markdown."""
     from edgespec.chat.characters import printable
-    from edgespec.chat.store.export import as_markdown
+    from edgespec.chat.savefile import as_markdown
 
     click.echo(printable(as_markdown(_load(id))), nl=False)
 
@@ -94,7 +92,7 @@ def export(id: str, file: Path, force: bool) -> None:
     Its ending says what is written: .json, which `edgespec chat --load` reads, or .md.
     """
     from edgespec.chat.files import write_new_file
-    from edgespec.chat.store.export import exporter
+    from edgespec.chat.savefile import exporter
 
     write = exporter(file)
     text = write(_load(id))

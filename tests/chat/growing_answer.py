@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from edgespec.chat import view
-from edgespec.chat.bodies import MarkdownBody, OriginBody
 from edgespec.chat.reasoning import Folding
+from edgespec.chat.view import MarkdownBody, OriginBody
 from edgespec.runtime.cycle import Origin
 from edgespec.runtime.stream import TokenChunk
 

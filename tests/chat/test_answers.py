@@ -14,8 +14,8 @@ import pytest
 from edgespec.chat.answering import begins_thinking
 from edgespec.chat.attachments import Attachments
 from edgespec.chat.clipboard import copy_text
-from edgespec.chat.loop import Chat
-from edgespec.chat.restore import load_saved, texts_of
+from edgespec.chat.conversation import Chat, texts_of
+from edgespec.chat.restore import load_saved
 from edgespec.chat.savefile import SavedConversation
 from edgespec.errors import UsageError
 from edgespec.runtime.engine import Engine

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.chat.commands import COMMANDS, completions
-from edgespec.chat.loop import Chat
+from edgespec.chat.conversation import Chat
 from edgespec.chat.settings import SETTING_NAMES
 from edgespec.errors import ContextFullError
 from edgespec.runtime.session import Message, Turn

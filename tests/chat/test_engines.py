@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from edgespec.chat.conversation import Chat, texts_of
 from edgespec.chat.engines import Engines
-from edgespec.chat.loop import Chat
-from edgespec.chat.restore import texts_of
 from edgespec.errors import EdgespecError, InsufficientMemoryError, ModelFileError
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.options import EngineOptions

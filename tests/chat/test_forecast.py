@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from edgespec.chat.forecast import Forecast
-from edgespec.chat.loop import Chat
+from edgespec.chat.conversation import Chat
+from edgespec.chat.status import Forecast
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Message, Session
 

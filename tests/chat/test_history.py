@@ -6,8 +6,7 @@ from typing import NoReturn
 import pytest
 from prompt_toolkit.history import FileHistory
 
-from edgespec.chat.history import MessageHistory
-from edgespec.chat.reader import TerminalReader
+from edgespec.chat.line_editor import MessageHistory, TerminalReader
 
 
 def test_messages_are_remembered(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from edgespec.chat.blocks import chosen_block, code_blocks
-from edgespec.chat.bodies import Lines
 from edgespec.chat.characters import printable, sendable
-from edgespec.chat.markdown import MarkdownLines, split_finished
+from edgespec.chat.markdown import MarkdownLines, chosen_block, code_blocks, split_finished
+from edgespec.chat.view import Lines
 from edgespec.errors import UsageError
 
 BITS = [

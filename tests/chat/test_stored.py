@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.chat.loop import Chat
-from edgespec.chat.restore import open_stored, resume, texts_of
+from edgespec.chat.conversation import Chat, texts_of
+from edgespec.chat.restore import open_stored, resume
 from edgespec.chat.store.archive import Archive
 from edgespec.errors import UsageError
 from edgespec.runtime.session import Message

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from edgespec.chat.bodies import Body, MarkdownBody, OriginBody
 from edgespec.chat.reasoning import Folding
-from edgespec.chat.view import LiveView, PlainView
+from edgespec.chat.view import Body, LiveView, MarkdownBody, OriginBody, PlainView
 from edgespec.runtime.cycle import Origin
 from edgespec.runtime.stream import TokenChunk
 

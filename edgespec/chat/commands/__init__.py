@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
-from edgespec.chat.commands import answers, inputs, stored, talk
-from edgespec.chat.commands.command import Candidate, Command
+from edgespec.chat.commands import answers, stored, talk
+from edgespec.chat.commands.command import Command
+from edgespec.chat.conversation import Chat
+from edgespec.chat.reader import Candidate
 from edgespec.errors import UsageError
-
-if TYPE_CHECKING:
-    from edgespec.chat.loop import Chat
 
 __all__ = ["COMMANDS", "Candidate", "completions", "run_command"]
 
@@ -79,7 +77,6 @@ def _exit(chat: Chat, argument: str) -> None:
 COMMANDS = {
     "help": Command("", "show this (also /?)", _help),
     **talk.COMMANDS,
-    **inputs.COMMANDS,
     **answers.COMMANDS,
     **stored.COMMANDS,
     "exit": Command("", "end the conversation (also /quit, /bye)", _exit),

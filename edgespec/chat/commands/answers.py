@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
-from edgespec.chat.blocks import chosen_block, code_blocks
 from edgespec.chat.clipboard import copy_text
-from edgespec.chat.commands.command import Candidate, Command, complete_path, file_of, fitting
+from edgespec.chat.commands.command import Command, complete_path, file_of, fitting
+from edgespec.chat.conversation import Chat
 from edgespec.chat.files import write_new_file
+from edgespec.chat.markdown import chosen_block, code_blocks
+from edgespec.chat.reader import Candidate
 from edgespec.chat.reasoning import split_thought
 from edgespec.chat.status import statistics_lines
 from edgespec.errors import UsageError
-
-if TYPE_CHECKING:
-    from edgespec.chat.loop import Chat
 
 __all__ = ["COMMANDS"]
 

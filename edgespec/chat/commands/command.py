@@ -6,28 +6,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
+from edgespec.chat.conversation import Chat
+from edgespec.chat.reader import Candidate
 from edgespec.errors import UsageError
 
-if TYPE_CHECKING:
-    from edgespec.chat.loop import Chat
-
-__all__ = ["Candidate", "Command", "complete_path", "file_of", "fitting"]
-
-
-class Candidate(NamedTuple):
-    """What may stand at the cursor.
-
-    Attributes:
-        text: put in place of what was typed.
-        typed: how many characters before the cursor that is.
-        label: what to show for it.
-    """
-
-    text: str
-    typed: int
-    label: str
+__all__ = ["Command", "complete_path", "file_of", "fitting"]
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from edgespec.chat.commands.command import Candidate, Command, complete_path, file_of
+from edgespec.chat.commands.command import Command, complete_path, file_of
+from edgespec.chat.conversation import Chat
 from edgespec.chat.files import write_new_file
-from edgespec.chat.listing import hit_lines, list_lines
+from edgespec.chat.listing import hit_lines, hits, list_lines, matches
+from edgespec.chat.reader import Candidate
 from edgespec.chat.restore import branch, load_saved, open_stored, resume, save
-from edgespec.chat.savefile import load_conversation
+from edgespec.chat.savefile import exporter, load_conversation
+from edgespec.chat.store.archive import is_id
 from edgespec.chat.store.events import Conversation
-from edgespec.chat.store.export import exporter
-from edgespec.chat.store.journal import is_id
-from edgespec.chat.store.search import hits, matches
 from edgespec.errors import UsageError
-
-if TYPE_CHECKING:
-    from edgespec.chat.loop import Chat
 
 __all__ = ["COMMANDS"]
 

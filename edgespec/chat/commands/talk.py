@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from edgespec.chat.commands.command import Candidate, Command, fitting
+from edgespec.chat.commands.command import Command, complete_path, file_of, fitting
+from edgespec.chat.conversation import Chat
+from edgespec.chat.reader import Candidate
 from edgespec.chat.settings import (
     SETTING_NAMES,
     change_setting,
@@ -14,13 +15,13 @@ from edgespec.chat.settings import (
     setting_values,
 )
 from edgespec.errors import UsageError
-
-if TYPE_CHECKING:
-    from edgespec.chat.loop import Chat
+from edgespec.registry.manifest import load_manifest
 
 __all__ = ["COMMANDS"]
 
 _NO_SYSTEM = "none"
+_NO_FILES = "none"
+_DRAFTS = ("auto", "none", "ngram")
 
 
 def _reset(chat: Chat, argument: str) -> None:
@@ -75,6 +76,40 @@ def _edit(chat: Chat, argument: str) -> None:
     chat.answer(lambda: chat.session.revise(files + typed), typed, message.details)
 
 
+def _file(chat: Chat, argument: str) -> None:
+    files = chat.attachments
+    if argument == _NO_FILES:
+        files.clear()
+    elif argument:
+        file = files.add(file_of(argument, "file"), chat.session.engine)
+        chat.screen.note(f"{file.name}, {file.tokens:,} tokens, goes with the next message")
+        return
+    names = ", ".join(files.names)
+    chat.screen.note(f"with the next message: {names}" if names else "no file is waiting")
+
+
+def _model(chat: Chat, argument: str) -> None:
+    if argument:
+        chat.change_engine(lambda: chat.engines.change_model(argument))
+    chat.screen.note(chat.summary)
+
+
+def _draft(chat: Chat, argument: str) -> None:
+    if argument:
+        chat.change_engine(lambda: chat.engines.change_draft(argument))
+    chat.screen.note(chat.summary)
+
+
+def _complete_model(chat: Chat, typed: str) -> Iterator[Candidate]:
+    yield from fitting(load_manifest().names, typed)
+    yield from complete_path(chat, typed)
+
+
+def _complete_draft(chat: Chat, typed: str) -> Iterator[Candidate]:
+    yield from fitting(_DRAFTS, typed)
+    yield from _complete_model(chat, typed)
+
+
 COMMANDS = {
     "reset": Command("", "begin another conversation, keep the system prompt", _reset),
     "system": Command(
@@ -83,4 +118,12 @@ COMMANDS = {
     "set": Command("[NAME [VALUE]]", "show or change sampling and limits", _set, _complete_set),
     "retry": Command("", "answer the last message again, with another seed", _retry),
     "edit": Command("", "change the last message and answer it again", _edit),
+    "file": Command(
+        "[FILE]",
+        f"put a file before the next message ({_NO_FILES}: take all back)",
+        _file,
+        complete_path,
+    ),
+    "model": Command("[MODEL]", "show the model, or go on with another", _model, _complete_model),
+    "draft": Command("[MODEL]", "show the draft, or use another", _draft, _complete_draft),
 }

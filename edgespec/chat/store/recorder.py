@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from edgespec.chat.store.archive import Archive
+from edgespec.chat.store.archive import Archive, Journal
 from edgespec.chat.store.events import ROLES, Conversation, Entry, header
-from edgespec.chat.store.journal import Journal
 from edgespec.errors import EdgespecError
 
 __all__ = ["Recorder", "State"]

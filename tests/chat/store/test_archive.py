@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from edgespec.chat.store import journal as journal_module
-from edgespec.chat.store.archive import Archive
+from edgespec.chat.store import archive as archive_module
+from edgespec.chat.store.archive import Archive, Journal, is_id
 from edgespec.chat.store.events import Entry, header
-from edgespec.chat.store.journal import Journal, is_id
 from edgespec.errors import EdgespecError, UsageError
 
 
@@ -130,7 +129,7 @@ def test_nothing_is_written_that_would_not_be_read(
 ) -> None:
     journal = _begun(archive, "hi")
     size = _path(archive, journal.id).stat().st_size
-    monkeypatch.setattr(journal_module, "MOST_BYTES", size)
+    monkeypatch.setattr(archive_module, "MOST_BYTES", size)
     with pytest.raises(EdgespecError, match="would have more than"):
         journal.append([Entry("assistant", "hello", "t").event(1)])
     journal.close()

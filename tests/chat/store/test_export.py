@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.chat.savefile import load_conversation
+from edgespec.chat.savefile import exporter, load_conversation
 from edgespec.chat.store.events import Conversation, Entry
-from edgespec.chat.store.export import exporter
 from edgespec.errors import UsageError
 from edgespec.runtime.session import Message
 

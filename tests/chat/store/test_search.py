@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from edgespec.chat.listing import hits, matches
 from edgespec.chat.store.events import Conversation, Entry
-from edgespec.chat.store.search import hits, matches
 
 ONE = Conversation(
     "1ngtwrt",

@@ -1,0 +1,225 @@
+"""A running conversation: send a message, show the answer, say how it went, store it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from edgespec.chat.answering import show_answer
+from edgespec.chat.attachments import Attachments
+from edgespec.chat.engines import Engines
+from edgespec.chat.meter import Figures, Meter
+from edgespec.chat.reader import Reader
+from edgespec.chat.screen import Screen
+from edgespec.chat.settings import Settings, settings_as_json
+from edgespec.chat.status import Forecast, notices, status_line, summary_line
+from edgespec.chat.store.archive import Archive
+from edgespec.chat.store.caches import CacheShelf
+from edgespec.chat.store.events import Conversation, Entry
+from edgespec.chat.store.recorder import Recorder, State
+from edgespec.errors import EdgespecError
+from edgespec.runtime.session import Session, Turn
+from edgespec.runtime.stream import Result
+
+__all__ = ["Chat", "texts_of"]
+
+
+class Chat:
+    """A running conversation.
+
+    Args:
+        store: keep it.
+
+    Attributes:
+        session: what was said.
+        screen: where it is printed.
+        reader: where messages come from, while it runs.
+        running: until the user wants to leave.
+        last: the latest answer, and its figures.
+        listed: ids of conversations, as they were numbered last.
+    """
+
+    reader: Reader
+
+    def __init__(
+        self,
+        engines: Engines,
+        session: Session,
+        screen: Screen,
+        *,
+        store: bool = True,
+        archive: Archive | None = None,
+        shelf: CacheShelf | None = None,
+    ) -> None:
+        self.engines = engines
+        self.session = session
+        self.screen = screen
+        self.archive = archive or Archive()
+        self.shelf = shelf or CacheShelf()
+        self.recorder = Recorder(self.archive, keep=store, warn=screen.note)
+        self.attachments = Attachments()
+        self.running = True
+        self.last: tuple[Result, Figures] | None = None
+        self.listed: Sequence[str] = ()
+        self._forecast = Forecast()
+        self._sequence: Sequence[int] = ()  # tokens in the context, since there was an answer
+        self._size = 0  # in tokens, until then
+
+    @property
+    def summary(self) -> str:
+        """Model, drafter and how full the context is, in a few words."""
+        engine = self.session.engine
+        return summary_line(
+            engine.model_name,
+            engine.drafter_name,
+            len(self._sequence) or self._size,
+            engine.decoder.capacity,
+            self.attachments.names,
+            self.screen.width,
+        )
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """What was said, as it is stored."""
+        return self.recorder.entries[: len(texts_of(self.session))]
+
+    def conversation(self) -> Conversation:
+        """As it stands now."""
+        entries = [*self.entries]
+        created = entries[0].time if entries else ""
+        id = self.recorder.id or "not stored"
+        return Conversation(id, created, facts=dict(self._state().facts), entries=entries)
+
+    def say(self, message: str) -> None:
+        """Send a message with the files that wait, and show the answer.
+
+        Raises: as `answer`.
+        """
+        files = self.attachments
+        whole, about = files.before(message), {"files": [*files.names]} if files.names else None
+
+        def send() -> Turn:
+            turn = self.session.send(whole)
+            files.clear()  # now they are said
+            return turn
+
+        self.answer(send, message, about)
+
+    def answer(
+        self,
+        begin: Callable[[], Turn],
+        typed: str | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Show the answer that `begin` starts, and how it went.
+
+        Args:
+            typed: what of the message the user typed, if that is not all.
+            about: the message, as it is stored.
+
+        Raises:
+            EdgespecError: there is no answer, or only a part of one.
+            KeyboardInterrupt: it was stopped, and nobody is there to go on.
+        """
+        before = self.session.dropped
+        turn = begin()
+        self.record(typed, about)
+        meter = Meter(turn, self.session.engine)
+        ended = "failed"
+        try:
+            result = show_answer(turn, meter, self.session.engine, self.screen)
+            ended = result.finish_reason
+        finally:
+            self._sequence = turn.stream.sequence
+            figures = meter.read()
+            about_it = {
+                "model": self.session.engine.model_name,
+                "finish_reason": ended,
+                "dropped": self.session.dropped,
+            }
+            self.record(details={**about_it, **figures.as_json()})
+        self.last = result, figures
+        if result.finish_reason == "cancelled" and not self.screen.interactive:
+            raise KeyboardInterrupt
+        self._say_how_it_went(result, figures, before)
+
+    def record(self, typed: str | None = None, details: Mapping[str, Any] | None = None) -> None:
+        """Store what is new."""
+        self.recorder.write(self._state(), typed, details)
+
+    def leave(self) -> None:
+        """What comes now is another conversation; this one can be gone on with later."""
+        self._keep_cache()
+        self.recorder.leave()
+        self._forget()
+
+    def part(self, texts: int) -> None:
+        """What comes now is another conversation, which begins with these texts of this one."""
+        self._keep_cache()
+        self.recorder.branch(texts)
+        self._forget()
+
+    def measure(self) -> None:
+        """Count the tokens of a conversation that is gone on with."""
+        with suppress(EdgespecError):  # it is said when it is answered
+            self._size = self.session.size()
+
+    def end(self) -> None:
+        """The user leaves."""
+        id = self.recorder.id
+        self.leave()
+        if id and self.screen.interactive:
+            self.screen.note(f"stored: `edgespec chat --resume {id}` goes on with it")
+
+    def change_engine(self, change: Callable[[], None]) -> None:
+        """Go on with another engine, which `change` opens in place of this one.
+
+        Raises: what `change` raises; the conversation is then as before.
+        """
+        id = self.recorder.id
+        self._keep_cache()
+        try:
+            change()
+        finally:
+            if self.session.engine is not self.engines.engine:
+                self.session = self.session.moved_to(self.engines.engine)
+        if id:
+            self.shelf.load(self.session.engine, id)
+        self._forget()
+        self.measure()
+        self.record()
+
+    def _say_how_it_went(self, result: Result, figures: Figures, before: int) -> None:
+        dropped = self.session.dropped
+        shifted = result.prompt_tokens + len(result.tokens) - figures.used
+        for notice in notices(result, dropped, dropped - before, shifted):
+            self.screen.note(notice)
+        if self.screen.interactive:
+            self.screen.note(status_line(figures, self.screen.width))
+        if forecast := self._forecast.after(self.session, figures.used):
+            self.screen.note(forecast)
+
+    def _state(self) -> State:
+        session = self.session
+        settings = Settings(session.sampling, session.limits, session.accept)
+        facts = {
+            "model": self.engines.as_json,
+            "settings": settings_as_json(settings),
+            "system": {"text": session.system},
+        }
+        return State(texts_of(session), facts)
+
+    def _keep_cache(self) -> None:
+        if self.recorder.id and self._sequence:
+            self.shelf.save(self.session.engine, self.recorder.id, self._sequence)
+
+    def _forget(self) -> None:
+        self.last, self._forecast = None, Forecast()
+        self._sequence, self._size = (), 0
+
+
+def texts_of(session: Session) -> list[str]:
+    """What was said, by the user and the model in turn; an unanswered message is last."""
+    texts = [message.content for message in session.messages if message.role != "system"]
+    return texts if session.unanswered is None else [*texts, session.unanswered]

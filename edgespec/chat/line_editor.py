@@ -1,0 +1,196 @@
+"""The line editor of a terminal: history, completion, keys, and the user's own editor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import click
+from platformdirs import user_data_path
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import has_focus
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.shortcuts import CompleteStyle
+from prompt_toolkit.styles import Style
+
+from edgespec.chat.characters import sendable
+from edgespec.chat.reader import Candidate
+from edgespec.errors import EdgespecError
+
+__all__ = ["MessageHistory", "TerminalReader", "history_file"]
+
+
+class TerminalReader:
+    """A line editor with history and completion.
+
+    Args:
+        history: file of earlier messages; they are kept in memory only if there is none, or it
+            cannot be used.
+        complete: what may come next, for what stands before the cursor.
+        toolbar: a line shown below the message that is edited.
+        warn: called with a line about a problem.
+        echo: called with a message that was written elsewhere, to show it.
+    """
+
+    def __init__(
+        self,
+        history: Path | None,
+        complete: Callable[[str], Iterator[Candidate]],
+        toolbar: Callable[[], str],
+        warn: Callable[[str], None],
+        echo: Callable[[str], None],
+    ) -> None:
+        self._warn = warn
+        self._echo = echo
+        self._history = MessageHistory(history)
+        self._session: PromptSession[str] = PromptSession(
+            "> ",
+            multiline=True,
+            prompt_continuation="  ",
+            history=self._history,
+            completer=_SlashCompleter(complete),
+            complete_style=CompleteStyle.READLINE_LIKE,
+            complete_while_typing=False,
+            key_bindings=_key_bindings(),
+            bottom_toolbar=toolbar,
+            style=Style.from_dict({"bottom-toolbar": "noreverse"}),
+        )
+
+    def read(self) -> str:
+        """The next message. Ctrl-C discards what was typed; twice in a row, it ends the input.
+
+        Raises:
+            EOFError: the user wants to leave.
+        """
+        interrupted = False
+        while True:
+            if self._history.problem:
+                self._warn(f"messages are not remembered: {self._history.problem}")
+                self._history.problem = None
+            try:
+                return sendable(self._session.prompt())
+            except KeyboardInterrupt:
+                if interrupted:
+                    raise EOFError from None
+                interrupted = True
+                self._warn("Ctrl-C again, or Ctrl-D, ends the conversation")
+
+    def revise(self, text: str) -> str | None:
+        """A message as changed in the user's editor, or in the line editor if none is named."""
+        if _has_editor():
+            changed = _edit_text(text)
+            if not changed:
+                return None
+            changed = sendable(changed.rstrip("\n"))
+            self._echo(changed)
+            return changed
+        try:
+            return sendable(self._session.prompt(default=text))
+        except (KeyboardInterrupt, EOFError):
+            return None
+
+
+def history_file() -> Path:
+    """Where messages are remembered, in the user's data folder."""
+    return user_data_path("edgespec", appauthor=False) / "chat_history"
+
+
+class MessageHistory(FileHistory):
+    """A history whose file may be unusable: then messages are remembered until the end only.
+
+    Args:
+        path: None for no file at all.
+
+    Attributes:
+        problem: why the file is not used, until someone has said so.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.problem: str | None = None
+        self._usable = path is not None
+        super().__init__(path or os.devnull)
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+            path.open("r+b").close()
+        except OSError as error:
+            self._give_up(error)
+
+    def load_history_strings(self) -> Iterable[str]:
+        """Messages of earlier conversations, newest first."""
+        try:
+            return list(super().load_history_strings()) if self._usable else []
+        except OSError as error:
+            self._give_up(error)
+            return []
+
+    def store_string(self, string: str) -> None:
+        """Add a message to the file."""
+        if not self._usable:
+            return
+        try:
+            super().store_string(sendable(string))
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self._usable = False
+        self.problem = f"{self.filename!s}: {error.strerror or error}"
+
+
+class _SlashCompleter(Completer):
+    """Completes slash commands and what stands behind them."""
+
+    def __init__(self, complete: Callable[[str], Iterator[Candidate]]) -> None:
+        self._complete = complete
+
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        """What fits behind what stands before the cursor."""
+        for one in self._complete(document.text_before_cursor):
+            yield Completion(one.text, start_position=-one.typed, display=one.label)
+
+
+def _key_bindings() -> KeyBindings:
+    """Enter sends; Alt-Enter, or Enter behind a backslash, begins another line."""
+    bindings = KeyBindings()
+
+    @bindings.add("enter", filter=has_focus(DEFAULT_BUFFER))
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.text_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.newline(copy_margin=False)
+        else:
+            buffer.validate_and_handle()
+
+    @bindings.add("escape", "enter", filter=has_focus(DEFAULT_BUFFER))
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    return bindings
+
+
+def _has_editor() -> bool:
+    """Whether the user has named one, by VISUAL or EDITOR."""
+    return bool(os.environ.get("VISUAL") or os.environ.get("EDITOR"))
+
+
+def _edit_text(text: str) -> str | None:
+    """The text as it was saved; None if it was not.
+
+    Raises:
+        EdgespecError: the editor failed.
+    """
+    try:
+        return click.edit(text, extension=".md")
+    except click.ClickException as error:
+        raise EdgespecError(error.format_message()) from None
