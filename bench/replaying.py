@@ -18,7 +18,7 @@ from recorded import Costs, Generation
 from edgespec.control.budget import DraftBudget
 from edgespec.control.controller import CycleTiming, Policy
 from edgespec.control.stopping import DraftStopping
-from edgespec.drafters import Drafter, NoDrafter, Proposal
+from edgespec.drafters import Drafter, Proposal
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["KnownDraft", "Outcome", "ReplayedDraft", "replay"]
@@ -52,6 +52,7 @@ class ReplayedDraft:
     """A draft model of which only its agreement with the text is known."""
 
     name = "model"
+    speculates = True
 
     def __init__(self, draft: KnownDraft, text: np.ndarray, most: int) -> None:
         self.stopping = DraftStopping(draft.step_s, draft.reading_s, most)
@@ -138,7 +139,7 @@ def replay(
         before_s = _model_s(drafter)
         count = drafter.propose(history, length, budget).size
         draft_s = _model_s(drafter) - before_s
-        if not isinstance(drafter, NoDrafter):
+        if drafter.speculates:
             draft_s += costs.lookup_s
         verify_s = costs.evaluation_s(length - 1, count + 1, last)
         accepted = _matching(history, text, length, count)

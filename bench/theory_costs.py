@@ -14,7 +14,7 @@ from theory_answers import Turn
 
 from edgespec.control.budget import fixed_budget
 from edgespec.control.costs import CostTable, make_cost_table, predicted_cost
-from edgespec.drafters import ComposedDrafter, ContextDrafter, Drafter, PromptLookupDrafter
+from edgespec.drafters import Drafter, PromptLookupDrafter
 from edgespec.tuning.cost import measure_cost
 from edgespec.tuning.measure import measuring_text
 
@@ -125,11 +125,11 @@ def measure_drafting(engine: Engine, k: int) -> Drafting:
         k: the most proposals of a cycle.
     """
     drafter: Drafter = engine.drafter
-    model = drafter.model if isinstance(drafter, ComposedDrafter) else drafter
+    learned = drafter.learned()
     lookup_s = indexing_s = step_s = reading_s = 0.0
-    if isinstance(model, ContextDrafter):
-        step_s, reading_s = model.stopping.step_s, model.stopping.reading_s
-    if isinstance(drafter, (PromptLookupDrafter, ComposedDrafter)):
+    if learned.model is not None:
+        step_s, reading_s = learned.model["step_s"], learned.model["reading_s"]
+    if learned.lookup is not None:
         lookup_s, indexing_s = _measure_lookup(measuring_text(engine.target, 4 * _LOOKUPS), k)
     return Drafting(lookup_s, indexing_s, step_s, reading_s)
 

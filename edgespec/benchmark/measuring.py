@@ -60,6 +60,7 @@ class WatchedPolicy:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self.achieved, self.costs = policy.achieved, policy.costs
         self.cycles: list[tuple[CycleTiming, float | None]] = []
 
     def budget(self, depth: int, limit: int) -> DraftBudget:

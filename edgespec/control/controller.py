@@ -51,7 +51,18 @@ class CycleTiming(NamedTuple):
 
 
 class Policy(Protocol):
-    """Bounds a cycle's proposals."""
+    """Bounds a cycle's proposals.
+
+    Attributes:
+        achieved: totals of all cycles whose costs are known.
+        costs: what evaluations cost, corrected by use; None where costs play no part.
+    """
+
+    achieved: Achieved
+
+    @property
+    def costs(self) -> CostTable | None:
+        """See the attributes."""
 
     def budget(self, depth: int, limit: int) -> DraftBudget:
         """For a cycle behind `depth` cached tokens that may propose up to `limit`."""
@@ -63,7 +74,10 @@ class Policy(Protocol):
 class FixedPolicy:
     """As many proposals as the user asked for, whatever they cost."""
 
+    costs = None
+
     def __init__(self, k: int) -> None:
+        self.achieved = Achieved()
         self._budgets = [fixed_budget(limit) for limit in range(k + 1)]
 
     def budget(self, depth: int, limit: int) -> DraftBudget:

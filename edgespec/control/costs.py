@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,6 +56,10 @@ class CostTable(NamedTuple):
     def largest(self) -> int:
         """The most tokens it knows the cost of."""
         return int(self.seconds.shape[1]) - 1
+
+    def corrections(self) -> dict[str, Any]:
+        """What use has corrected the measurement by, as JSON."""
+        return {"drift": float(self.drift[0]), "shape": self.shape.round(4).tolist()}
 
 
 def make_cost_table(

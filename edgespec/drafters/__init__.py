@@ -8,11 +8,10 @@ from edgespec.drafters.composed import ComposedDrafter
 from edgespec.drafters.cross_vocabulary import CrossVocabularyDrafter
 from edgespec.drafters.eagle import EagleDrafter
 from edgespec.drafters.model import ModelDrafter, ReducedDrafter
-from edgespec.drafters.none import NoDrafter
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
-from edgespec.drafters.protocol import DETERMINISTIC, Drafter, Proposal
-from edgespec.drafters.running import ContextDrafter
-from edgespec.drafters.shared_tokens import SharedTokens, share_tokens
+from edgespec.drafters.protocol import DETERMINISTIC, Drafter, Learned, NoDrafter, Proposal
+from edgespec.drafters.stepping import ContextDrafter
+from edgespec.drafters.vocabulary_bridge import SharedTokens, share_tokens
 
 __all__ = [
     "DETERMINISTIC",
@@ -21,6 +20,7 @@ __all__ = [
     "CrossVocabularyDrafter",
     "Drafter",
     "EagleDrafter",
+    "Learned",
     "ModelDrafter",
     "NoDrafter",
     "PromptLookupDrafter",

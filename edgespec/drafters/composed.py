@@ -7,7 +7,7 @@ from typing import Protocol
 from edgespec._types import Int32Array
 from edgespec.control.budget import DraftBudget, best_length
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
-from edgespec.drafters.protocol import Drafter, Proposal
+from edgespec.drafters.protocol import Drafter, Learned, Proposal
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["ComposedDrafter", "ContinuingDrafter"]
@@ -27,18 +27,20 @@ class ComposedDrafter:
     """Copies where the text repeats itself, and drafts with a model elsewhere.
 
     Args:
-        ngram: asked first; the model goes on behind its proposals where that pays.
+        lookup: asked first; the model goes on behind its proposals where that pays.
         model: begins the block where more is expected of it.
     """
 
-    def __init__(self, ngram: PromptLookupDrafter, model: ContinuingDrafter) -> None:
-        self.ngram, self.model = ngram, model
+    speculates = True
+
+    def __init__(self, lookup: PromptLookupDrafter, model: ContinuingDrafter) -> None:
+        self.lookup, self.model = lookup, model
         self.name = model.name
         self._given = 0
 
     def begin(self, settings: DrawSettings) -> None:
         """Both do."""
-        self.ngram.begin(settings)
+        self.lookup.begin(settings)
         self.model.begin(settings)
 
     def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
@@ -46,26 +48,30 @@ class ComposedDrafter:
         self._given = 0
         if not budget.fixed:
             expected = self.model.rate(budget, length)
-            copied = self.ngram.propose(history, length, budget).size
+            copied = self.lookup.propose(history, length, budget).size
             reached = budget._replace(limit=copied)
             if copied and best_length(reached, 0, copied, copied, 0.0, 0.0)[1] >= expected:
                 self._given = copied
         proposal = self.model.extend(history, length, budget, self._given)
-        self.name = self.model.name if proposal.size > self._given else self.ngram.name
+        self.name = self.model.name if proposal.size > self._given else self.lookup.name
         return proposal
 
     def learn(self, accepted: int, judged: int) -> None:
         """The model learns from what was its own."""
         self.model.learn(accepted, judged)
 
+    def learned(self) -> Learned:
+        """What each of them knows."""
+        return Learned(self.lookup.learned().lookup, self.model.learned().model)
+
     def commit(self, history: Int32Array, length: int) -> None:
         """Both do."""
-        self.ngram.commit(history, length)
+        self.lookup.commit(history, length)
         self.model.commit(history, length)
 
     def rewind(self, length: int) -> None:
         """Both do."""
-        self.ngram.rewind(length)
+        self.lookup.rewind(length)
         self.model.rewind(length)
 
     def cancel(self) -> None:
@@ -78,5 +84,5 @@ class ComposedDrafter:
 
     def close(self) -> None:
         """Close both."""
-        self.ngram.close()
+        self.lookup.close()
         self.model.close()

@@ -11,10 +11,8 @@ from edgespec.backend import Context, Vocabulary
 from edgespec.control.budget import DraftBudget
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters.protocol import DETERMINISTIC, Proposal
-from edgespec.drafters.retokenized import RetokenizedText
-from edgespec.drafters.running import ContextDrafter
-from edgespec.drafters.shared_tokens import SharedTokens
-from edgespec.drafters.stepping import draft_token
+from edgespec.drafters.stepping import ContextDrafter, draft_token
+from edgespec.drafters.vocabulary_bridge import RetokenizedText, SharedTokens
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import is_greedy
 from edgespec.speculation.settings import DrawSettings
@@ -116,10 +114,6 @@ class CrossVocabularyDrafter(ContextDrafter):
         if token >= 0:
             self.stopping.add(confidence)
         return token
-
-    def learn(self, accepted: int, judged: int) -> None:
-        """See which confidence was justified."""
-        self.stopping.learn(accepted, judged)
 
     def commit(self, history: Int32Array, length: int) -> None:
         """Follow the committed text and cut the cache back to what still holds of it."""

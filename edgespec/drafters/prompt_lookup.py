@@ -15,7 +15,7 @@ import numpy as np
 from edgespec._types import Float64Array, Int32Array
 from edgespec.control.budget import DraftBudget, best_length
 from edgespec.drafters.automaton import SuffixAutomaton, extend, make_automaton, match, reset
-from edgespec.drafters.protocol import Proposal
+from edgespec.drafters.protocol import Learned, Proposal
 from edgespec.sampling.kernel import kernel
 from edgespec.speculation.settings import DrawSettings
 
@@ -121,6 +121,7 @@ class PromptLookupDrafter:
     """
 
     name = "ngram"
+    speculates = True
 
     def __init__(self, capacity: int, threshold: float = 0.6) -> None:
         self._automaton: SuffixAutomaton = make_automaton(capacity)
@@ -164,12 +165,13 @@ class PromptLookupDrafter:
         """How probable it is that a match of this length is right about the next token."""
         return float(_credibility(length, self._prior, self._hits, self._trials))
 
-    def experience(self) -> dict[str, list[float]]:
+    def learned(self) -> Learned:
         """Recent hits and trials by match length."""
-        return {"hits": self._hits.round(3).tolist(), "trials": self._trials.round(3).tolist()}
+        hits, trials = self._hits.round(3).tolist(), self._trials.round(3).tolist()
+        return Learned(lookup={"hits": hits, "trials": trials})
 
     def trust(self, experience: Any) -> None:
-        """Start new texts from what `experience` found in earlier ones."""
+        """Start new texts from what `learned` told of earlier ones."""
         try:
             hits = np.array(experience["hits"], np.float64)
             trials = np.array(experience["trials"], np.float64)

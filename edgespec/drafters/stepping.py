@@ -1,4 +1,4 @@
-"""What drafters that draw one token after the other have in common."""
+"""What drafters with a model have in common: they draw one token after the other."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
 from edgespec.control.budget import DraftBudget
 from edgespec.control.stopping import DraftStopping
-from edgespec.drafters.protocol import Proposal
-from edgespec.drafters.running import ContextDrafter
+from edgespec.drafters.protocol import Learned, Proposal
+from edgespec.errors import NumericalError
 from edgespec.sampling.filters import Workspace, distribution, make_workspace
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import is_greedy
 from edgespec.speculation.draws import draw_proposal
 from edgespec.speculation.settings import DrawSettings, current_mu
 
-__all__ = ["SteppingDrafter", "draft_token"]
+__all__ = ["ContextDrafter", "SteppingDrafter", "draft_token"]
 
 _NEGLIGIBLE = -20.0
 """Logits so far below another one add nothing to a softmax, and an exponential costs time."""
@@ -87,6 +87,42 @@ def _collision(q: Float32Array, tokens: Int32Array, count: int) -> float:
     for i in range(count):
         total += q[tokens[i]] * q[tokens[i]]
     return total
+
+
+class ContextDrafter:
+    """Base of drafters that evaluate tokens in a context, which they close with its model."""
+
+    speculates = True
+    context: Context
+    stopping: DraftStopping
+
+    def broken(self) -> NumericalError:
+        """The error to raise when the draft's logits are NaN or +inf."""
+        return NumericalError(
+            f"the draft {self.context.model.path.name} produced NaN or infinite logits: "
+            "the file may be damaged; use another --draft"
+        )
+
+    def learn(self, accepted: int, judged: int) -> None:
+        """See which confidence was justified."""
+        self.stopping.learn(accepted, judged)
+
+    def learned(self) -> Learned:
+        """Costs, and which confidence was justified."""
+        return Learned(model=self.stopping.as_json())
+
+    def cancel(self) -> None:
+        """Stop the draft's running evaluation."""
+        self.context.cancel()
+
+    def resume(self) -> None:
+        """Allow evaluations again."""
+        self.context.resume()
+
+    def close(self) -> None:
+        """Close the draft's context and its model."""
+        self.context.close()
+        self.context.model.close()
 
 
 class SteppingDrafter(ContextDrafter, ABC):
@@ -204,10 +240,6 @@ class SteppingDrafter(ContextDrafter, ABC):
         elif not np.isfinite(logits.max()):
             raise self.broken()
         return token
-
-    def learn(self, accepted: int, judged: int) -> None:
-        """See which confidence was justified."""
-        self.stopping.learn(accepted, judged)
 
     def commit(self, history: Int32Array, length: int) -> None:
         """Roll the cache back to the accepted prefix; the last token is not in it yet."""

@@ -258,4 +258,4 @@ class Decoder:
         statistics.sample_s += clock[3] - clock[2]
         statistics.decode_s += clock[4] - clock[0]
         statistics.emitted += accepted + 1
-        statistics.count_cycle(count, accepted, self.drafter.name != "none")
+        statistics.count_cycle(count, accepted, self.drafter.speculates)

@@ -15,7 +15,6 @@ from edgespec._types import Int32Array
 from edgespec.backend import Grammar
 from edgespec.backend.lifetime import Closing, Lifetime
 from edgespec.backend.native import claim_process
-from edgespec.drafters import NoDrafter
 from edgespec.errors import UsageError
 from edgespec.registry.progress import Progress, silent
 from edgespec.runtime.constraint import Constraint
@@ -107,7 +106,7 @@ class Engine(Closing):
                 plan, self.target, self.options, self.profile, self.exactness, progress, stack
             )
             self.drafter_name = plan.drafter_name
-            speculative = not isinstance(self.drafter, NoDrafter)
+            speculative = self.drafter.speculates
             k = self.exactness.largest_k if speculative else 0
             self.policy = make_policy(self.options, self.exactness, self.profile)
             self._plan, self._used = plan, False

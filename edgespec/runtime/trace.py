@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec.control.budget import DraftBudget
-from edgespec.control.controller import AdaptivePolicy, CycleTiming
-from edgespec.drafters import ComposedDrafter, ContextDrafter
+from edgespec.control.controller import CycleTiming
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.sampling.parameters import is_greedy
 from edgespec.speculation.settings import ACCEPT_COUPLED, DrawSettings
@@ -139,13 +138,10 @@ class GenerationTrace:
 def _describe(engine: Engine, stream: Stream) -> dict[str, Any]:
     """What a generation starts from: settings, prompt, costs, and what was learned until now."""
     setting, policy = engine.exactness.setting, engine.policy
-    costs = corrections = None
+    costs = None
     if setting is not None:
         costs = {name: getattr(setting, name) for name in ("depths", "sizes", "seconds")}
         costs["switch_s"] = setting.switch_s
-    if isinstance(policy, AdaptivePolicy):
-        table = policy.costs
-        corrections = {"drift": float(table.drift[0]), "shape": table.shape.round(4).tolist()}
     return {
         "model": engine.model_name,
         "drafter": engine.drafter_name,
@@ -158,8 +154,8 @@ def _describe(engine: Engine, stream: Stream) -> dict[str, Any]:
         "rule": _rule(stream.settings),
         "prompt": stream.sequence[: stream.prompt_tokens],
         "costs": costs,
-        "corrections": corrections,
-        "learned": {"ngram": engine.profile.ngram, "draft": _stopping(engine)},
+        "corrections": policy.costs and policy.costs.corrections(),
+        "learned": {"ngram": engine.profile.ngram, "draft": engine.drafter.learned().model},
     }
 
 
@@ -167,9 +163,3 @@ def _rule(settings: DrawSettings) -> str:
     if is_greedy(settings.arguments):
         return "greedy"
     return "coupled" if settings.rule == ACCEPT_COUPLED else "rejection"
-
-
-def _stopping(engine: Engine) -> dict[str, Any] | None:
-    drafter = engine.drafter
-    model = drafter.model if isinstance(drafter, ComposedDrafter) else drafter
-    return model.stopping.as_json() if isinstance(model, ContextDrafter) else None

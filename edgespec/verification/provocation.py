@@ -6,7 +6,7 @@ import numpy as np
 
 from edgespec._types import Int32Array
 from edgespec.control.budget import DraftBudget
-from edgespec.drafters import Drafter, NoDrafter, Proposal
+from edgespec.drafters import Drafter, Learned, NoDrafter, Proposal
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["Heated", "Scripted"]
@@ -26,6 +26,7 @@ class Scripted(NoDrafter):
     """
 
     name = "scripted"
+    speculates = True
 
     def __init__(self, script: Int32Array, n_vocab: int, seed: int = 0) -> None:
         wrong = np.random.default_rng(seed).integers(0, _WRONG_EVERY, len(script)) == 0
@@ -46,7 +47,7 @@ class Heated:
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
-        self.name = drafter.name
+        self.name, self.speculates = drafter.name, drafter.speculates
 
     def begin(self, settings: DrawSettings) -> None:
         """Hand on the settings with another temperature."""
@@ -60,6 +61,10 @@ class Heated:
     def learn(self, accepted: int, judged: int) -> None:
         """Hand on."""
         self._drafter.learn(accepted, judged)
+
+    def learned(self) -> Learned:
+        """What the drafter knows."""
+        return self._drafter.learned()
 
     def commit(self, history: Int32Array, length: int) -> None:
         """Hand on."""

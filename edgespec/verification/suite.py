@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from edgespec.backend import Context
-from edgespec.drafters import NoDrafter
 from edgespec.runtime.engine import Engine
 from edgespec.verification.cache import check_cache
 from edgespec.verification.invariance import LARGEST_BATCH, check_invariance
@@ -122,7 +121,7 @@ class _Suite:
         self, check: Callable[..., CheckResult], name: str, progress: Progress
     ) -> CheckResult:
         engine = self.engine
-        if isinstance(engine.drafter, NoDrafter):
+        if not engine.drafter.speculates:
             return not_applicable(name, _NO_DRAFTER)
         return check(
             engine.target,
@@ -144,7 +143,7 @@ class _Suite:
     def _cache(self, progress: Progress) -> CheckResult:
         """Without a drafter the target's cache is tried all the same, at the k asked for."""
         engine = self.engine
-        drafts = not isinstance(engine.drafter, NoDrafter)
+        drafts = engine.drafter.speculates
         return check_cache(
             engine.target,
             engine.drafter,

@@ -18,9 +18,8 @@ from edgespec.control.controller import AdaptivePolicy, CycleTiming, FixedPolicy
 from edgespec.control.costs import CostTable, make_cost_table
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters.composed import ComposedDrafter
-from edgespec.drafters.none import NoDrafter
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
-from edgespec.drafters.protocol import Drafter, Proposal
+from edgespec.drafters.protocol import Drafter, NoDrafter, Proposal
 from edgespec.speculation.settings import DrawSettings
 
 K = 15
@@ -201,7 +200,7 @@ class _LookupFirst(ComposedDrafter):
     """For hindsight: prompt lookup at a fixed length, the model where it finds nothing."""
 
     def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
-        self._given = self.ngram.propose(history, length, budget).size
+        self._given = self.lookup.propose(history, length, budget).size
         if self._given:
             return Proposal(self._given)
         return self.model.extend(history, length, budget, 0)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.backend import Model, ModelOptions, Vocabulary
-from edgespec.drafters.retokenized import RetokenizedText
+from edgespec.drafters.vocabulary_bridge import RetokenizedText
 
 TEXTS = (
     "The lock keeper writes the level of the river into his book every evening at six.",

@@ -121,7 +121,7 @@ def test_what_was_learned_is_there_next_time(
     with Engine(default_model, options) as engine:
         assert isinstance(engine.drafter, PromptLookupDrafter)
         emitted(engine, prompts[2], SamplingParameters(temperature=0.0), 40)
-        used = engine.drafter.experience()
+        used = engine.drafter.learned().lookup
         usage = engine.profile.usage.answer
     profile = load_profile(default_model)
     assert {name: profile.ngram[name] for name in used} == used
