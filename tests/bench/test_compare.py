@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compare import main
+
+from bench.compare import main
 
 
 def write(path: Path, factor: dict[str, float], seed: int, count: int = 20) -> Path:

@@ -40,7 +40,7 @@ def nothing_learned(
 @pytest.fixture
 def record(default_model: Path, tmp_path: Path) -> Iterator[Record]:
     """Generations read back from the trace of a real run."""
-    from recorded import read_traces
+    from bench.replay.recorded import read_traces
 
     def run(draft: str, k: int | None, rule: str, count: int = 60) -> list[Any]:
         path = tmp_path / "trace.jsonl"
@@ -63,9 +63,9 @@ def record(default_model: Path, tmp_path: Path) -> Iterator[Record]:
 def test_prompt_lookup_at_the_recorded_k_is_what_was_recorded(
     record: Record, rule: str, k: int
 ) -> None:
-    from recorded import Costs
-    from replay import make_lookup
-    from replaying import replay
+    from bench.replay.__main__ import make_lookup
+    from bench.replay.recorded import Costs
+    from bench.replay.simulation import replay
 
     generations = record("ngram", k, rule)
     assert len(generations) == len(PROMPTS)
@@ -85,9 +85,9 @@ def test_prompt_lookup_at_the_recorded_k_is_what_was_recorded(
 def test_a_draft_read_along_the_text_agrees_where_the_trace_has_seen_it(
     record: Record, default_model: Path, damaged_model: Path
 ) -> None:
-    from recorded import Costs
-    from replaying import ReplayedDraft, replay
-    from teaching import known_drafts
+    from bench.replay.agreement import known_drafts
+    from bench.replay.recorded import Costs
+    from bench.replay.simulation import ReplayedDraft, replay
 
     generations = record(str(damaged_model), 2, "greedy", 30)
     costs = Costs(generations)
@@ -130,7 +130,7 @@ def write(path: Path, *lines: dict[str, Any], torn: str = "") -> Path:
 
 
 def test_costs_are_the_table_scaled_by_what_was_recorded(tmp_path: Path) -> None:
-    from recorded import Costs, read_traces
+    from bench.replay.recorded import Costs, read_traces
 
     # At a depth of 50 one token is recorded at three times its entry of 1.5 s, and two at twice
     # theirs, 2.25 s and 0.25 s more after one token.
@@ -146,8 +146,8 @@ def test_costs_are_the_table_scaled_by_what_was_recorded(tmp_path: Path) -> None
 
 
 def test_regret_is_against_the_fixed_policy_that_was_best(tmp_path: Path) -> None:
-    from recorded import Costs, read_traces
-    from replay import outcomes, summarize
+    from bench.replay.__main__ import outcomes, summarize
+    from bench.replay.recorded import Costs, read_traces
 
     text = [7, 8, 9, 10] * 12  # prompt lookup is right from the fifth token on
     lines = [cycle(2 + i, [token], 1.0 + 0.01 * (2 + i)) for i, token in enumerate(text)]
@@ -171,7 +171,7 @@ def test_regret_is_against_the_fixed_policy_that_was_best(tmp_path: Path) -> Non
 def test_a_torn_line_and_what_follows_a_shift_are_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from recorded import read_traces
+    from bench.replay.recorded import read_traces
 
     lines = [cycle(2, [5], 1.0), cycle(3, [6, 7], 1.5, 1), cycle(1, [8], 1.0), cycle(2, [9], 1.0)]
     torn = '{"type": "cycle", "id": "a", "to'

@@ -15,7 +15,7 @@ from edgespec.backend import Context
 
 @pytest.fixture
 def small(default_model: Path) -> Any:
-    from growth import Setup
+    from bench.scaling.chart import Setup
 
     return Setup(default_model, threads=2, flash_attention=False, rounds=2, deepest=48, tokens=16)
 
@@ -38,7 +38,7 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]
 
 
 def test_a_fit_finds_the_coefficients_of_made_up_data() -> None:
-    from growth import LINE, fit_powers
+    from bench.scaling.chart import LINE, fit_powers
 
     x = [256, 512, 1024, 2048, 8000]
     line = [7.5 + 0.002 * d for d in x]
@@ -58,7 +58,7 @@ def test_a_fit_finds_the_coefficients_of_made_up_data() -> None:
 
 
 def test_the_residual_is_what_the_fit_leaves() -> None:
-    from growth import LINE, fit_powers
+    from bench.scaling.chart import LINE, fit_powers
 
     fit = fit_powers([1, 2, 3, 4], [[1 + 3, 2 - 3, 3 - 3, 4 + 3]], LINE, "x")
     assert fit.coefficients["b"]["value"] == pytest.approx(1.0)
@@ -66,7 +66,7 @@ def test_the_residual_is_what_the_fit_leaves() -> None:
 
 
 def test_what_has_too_few_sizes_or_no_powers_is_not_fitted() -> None:
-    from growth import LINE, Chart, Series
+    from bench.scaling.chart import LINE, Chart, Series
 
     series = [Series("fitted", [[1.0, 2.0]], LINE), Series("not", [[1.0, 2.0]])]
     assert not Chart("t", "x", "x", [1, 2], series).fits
@@ -80,16 +80,16 @@ def test_what_has_too_few_sizes_or_no_powers_is_not_fitted() -> None:
 def test_every_evaluation_is_behind_the_depth_it_is_reported_for(
     small: Any, evaluated: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import growth_context
+    from bench.scaling import context
 
-    monkeypatch.setattr(growth_context, "DEPTHS", (16, 32, 64))
+    monkeypatch.setattr(context, "DEPTHS", (16, 32, 64))
     small = small._replace(rounds=1)
-    times, ratios, reading = growth_context.measure_context(small)
+    times, ratios, reading = context.measure_context(small)
     assert list(times.x) == [16, 32, 48]
-    each = [(depth, n) for depth in times.x for n in growth_context.SIZES]
+    each = [(depth, n) for depth in times.x for n in context.SIZES]
     assert sorted(evaluated) == sorted(each * 2)  # once to plan, once to be timed
     samples = np.array([series.samples for series in times.series])
-    assert samples.shape == (len(growth_context.SIZES), 1, 3)
+    assert samples.shape == (len(context.SIZES), 1, 3)
     assert [series.name for series in ratios.series] == ["v(2, d)", "v(4, d)", "v(8, d)"]
     assert np.array(ratios.series[0].samples) == pytest.approx(samples[1] / samples[0])
     [seconds] = reading.series[0].samples
@@ -97,7 +97,7 @@ def test_every_evaluation_is_behind_the_depth_it_is_reported_for(
 
 
 def test_a_position_is_a_row_that_was_looked_at() -> None:
-    from growth_vocabulary import BLOCK, Judge, make_blocks
+    from bench.scaling.vocabulary import BLOCK, Judge, make_blocks
 
     blocks = make_blocks(500, np.random.default_rng(0))
     count = len(blocks.logits)
@@ -117,7 +117,7 @@ def test_a_position_is_a_row_that_was_looked_at() -> None:
 
 
 def test_logits_are_peaked_but_not_certain() -> None:
-    from growth_vocabulary import peaked_logits
+    from bench.scaling.vocabulary import peaked_logits
 
     logits = peaked_logits(32768, np.random.default_rng(1), 8).astype(np.float64)
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -128,23 +128,23 @@ def test_logits_are_peaked_but_not_certain() -> None:
 def test_cycles_with_all_proposals_evaluate_one_token_more(
     small: Any, evaluated: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import growth_k
+    from bench.scaling import block
 
-    monkeypatch.setattr(growth_k, "BLOCKS", (1, 3))
+    monkeypatch.setattr(block, "BLOCKS", (1, 3))
     short = "Copy this text: red green blue red green blue"
-    monkeypatch.setitem(growth_k.WORKLOADS, "copying", [[short]])
+    monkeypatch.setitem(block.WORKLOADS, "copying", [[short]])
     found = []
-    copy = growth_k.copy
+    copy = block.copy
 
     def watched(*arguments: Any) -> Any:
         before = len(evaluated)
         found.append((copy(*arguments), evaluated[before:], arguments[0].k))
         return found[-1][0]
 
-    monkeypatch.setattr(growth_k, "copy", watched)
-    cycles, tokens = growth_k.measure_k(small._replace(rounds=1))
+    monkeypatch.setattr(block, "copy", watched)
+    cycles, tokens = block.measure_k(small._replace(rounds=1))
     assert list(cycles.x) == [2, 4]
-    assert [series.name for series in cycles.series] == list(growth_k.PARTS)
+    assert [series.name for series in cycles.series] == list(block.PARTS)
     assert len(found) == 1 + 2  # with a warm-up
     for copying, evaluations, k in found:
         assert len(evaluations) == copying.cycles
@@ -155,7 +155,7 @@ def test_cycles_with_all_proposals_evaluate_one_token_more(
 
 
 def test_lengths_are_halves_of_the_longest() -> None:
-    from growth_length import lengths_up_to
+    from bench.scaling.length import lengths_up_to
 
     assert lengths_up_to(2048) == [64, 128, 256, 512, 1024, 2048]
     assert lengths_up_to(16) == [1, 2, 4, 8, 16]
@@ -164,9 +164,8 @@ def test_lengths_are_halves_of_the_longest() -> None:
 def test_answers_and_conversations_are_as_long_as_they_were_to_be(
     default_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from growth_length import answer
-    from growth_sessions import converse
-
+    from bench.scaling.length import answer
+    from bench.scaling.sessions import converse
     from edgespec import Engine, EngineOptions
 
     monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))
@@ -182,7 +181,7 @@ def test_answers_and_conversations_are_as_long_as_they_were_to_be(
 
 
 def test_pages_of_the_file_are_weights_whenever_they_are_read() -> None:
-    from growth_memory import components
+    from bench.scaling.memory import components
 
     mib = 1 << 20
     steps = [
@@ -201,7 +200,7 @@ def test_pages_of_the_file_are_weights_whenever_they_are_read() -> None:
 
 
 def test_the_kv_cache_is_as_large_as_was_estimated(small: Any) -> None:
-    from growth_memory import measure_memory
+    from bench.scaling.memory import measure_memory
 
     program, model, _ = measure_memory(small._replace(rounds=1, deepest=256))
     assert all(value > 0 for value in program.series[0].samples[0])
@@ -223,8 +222,8 @@ def test_every_part_has_its_record_and_its_picture(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    import scaling
-    from growth import LINE, Chart, Series
+    from bench.scaling import __main__ as scaling
+    from bench.scaling.chart import LINE, Chart, Series
 
     def measure(setup: Any) -> list[Chart]:
         samples = [[2.0, 3.0, 4.0], [2.0, 3.0, 4.0]]
@@ -251,16 +250,16 @@ def test_every_part_has_its_record_and_its_picture(
 def test_the_parts_that_need_no_engine_run_as_a_command(
     default_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import growth_vocabulary
-    import scaling
+    from bench.scaling import __main__ as scaling
+    from bench.scaling import vocabulary
 
-    monkeypatch.setattr(growth_vocabulary, "VOCABULARIES", (64, 512, 1024))
-    monkeypatch.setattr(growth_vocabulary, "DRAFT_VOCABULARIES", (32, 64, 128))
+    monkeypatch.setattr(vocabulary, "VOCABULARIES", (64, 512, 1024))
+    monkeypatch.setattr(vocabulary, "DRAFT_VOCABULARIES", (32, 64, 128))
     file = tmp_path / "growth.json"
     arguments = [str(default_model), "--only", "vocabulary", "--rounds", "1", "--json", str(file)]
     assert scaling.main(arguments) == 0
     kernels, steps = json.loads(file.read_text())["parts"]["vocabulary"]
-    assert [series["name"] for series in kernels["series"]] == list(growth_vocabulary.KERNELS)
+    assert [series["name"] for series in kernels["series"]] == list(vocabulary.KERNELS)
     assert kernels["x"] == [64, 512, 1024]
     assert steps["x"] == [32, 64, 128]
     assert all(series["fit"] for series in kernels["series"] + steps["series"])
@@ -281,7 +280,7 @@ def test_the_parts_that_need_no_engine_run_as_a_command(
 def test_a_bad_call_is_refused_in_one_line(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import scaling
+    from bench.scaling import __main__ as scaling
 
     try:
         status = scaling.main(arguments)
@@ -296,8 +295,7 @@ def test_a_bad_call_is_refused_in_one_line(
 
 
 def test_the_users_cache_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scaling import copied_cache
-
+    from bench.scaling.__main__ import copied_cache
     from edgespec.files import cache_root
 
     monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))

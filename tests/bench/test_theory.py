@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from theory import compare, main
-from theory_answers import Answer, Cycle, Turn
-from theory_costs import Costs, Drafting, Known
-from theory_factors import FACTORS, decompose
-from theory_predictions import acceptance, one_chance, predict
-from theory_rows import largest_factor, make_row, mark_outliers, rank_correlation, summarize
+
+from bench.theory.__main__ import compare, main
+from bench.theory.answers import Answer, Cycle, Turn
+from bench.theory.costs import Costs, Drafting, Known
+from bench.theory.factors import FACTORS, decompose
+from bench.theory.predictions import acceptance, one_chance, predict
+from bench.theory.rows import largest_factor, make_row, mark_outliers, rank_correlation, summarize
 
 V = [1.0, 1.25, 1.5, 1.75]
 TABLE = Costs([0, 1000], [1, 2, 3, 4], [V, V])

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from recorded import Costs, Generation
 
+from bench.replay.recorded import Costs, Generation
 from edgespec.control.budget import DraftBudget
 from edgespec.control.controller import CycleTiming, Policy
 from edgespec.control.stopping import DraftStopping

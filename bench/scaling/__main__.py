@@ -27,15 +27,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from growth import Chart, Setup, show
-from growth_context import measure_context
-from growth_k import measure_k
-from growth_length import measure_length
-from growth_memory import measure_memory
-from growth_plots import write_charts
-from growth_sessions import measure_sessions
-from growth_vocabulary import measure_vocabulary
-
+from bench.scaling.block import measure_k
+from bench.scaling.chart import Chart, Setup, show
+from bench.scaling.context import measure_context
+from bench.scaling.length import measure_length
+from bench.scaling.memory import measure_memory
+from bench.scaling.pictures import write_charts
+from bench.scaling.sessions import measure_sessions
+from bench.scaling.vocabulary import measure_vocabulary
 from edgespec.benchmark.machine import machine_facts
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files import cache_root

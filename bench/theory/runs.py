@@ -11,9 +11,9 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from theory_answers import Answer, Cycle, Turn
-from theory_costs import Costs, Known, measure_drafting, measure_evaluations
 
+from bench.theory.answers import Answer, Cycle, Turn
+from bench.theory.costs import Costs, Known, measure_drafting, measure_evaluations
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters, Session
 from edgespec.benchmark.bench import Work
 from edgespec.benchmark.measuring import WatchedPolicy, forget_texts

@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from theory_answers import Answer
-from theory_costs import Known
-from theory_predictions import plain_s
+from bench.theory.answers import Answer
+from bench.theory.costs import Known
+from bench.theory.predictions import plain_s
 
 __all__ = ["FACTORS", "Decomposition", "Part", "decompose"]
 

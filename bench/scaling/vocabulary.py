@@ -10,9 +10,9 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
-from growth import LINE, Chart, Series, Setup
-from random_drafts import LAYERS, WIDTH, write_draft
 
+from bench.scaling.chart import LINE, Chart, Series, Setup
+from bench.scaling.random_drafts import LAYERS, WIDTH, write_draft
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.drafters.protocol import DETERMINISTIC

@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from theory_answers import Answer, Cycle
-from theory_costs import Known
-
+from bench.theory.answers import Answer, Cycle
+from bench.theory.costs import Known
 from edgespec.control.speedup import expected_speedups
 
 __all__ = ["Prediction", "acceptance", "one_chance", "plain_s", "predict"]

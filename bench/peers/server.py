@@ -9,7 +9,8 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import httpx
-from peering import Answer, Messages, Peer, Setup
+
+from bench.peers.peer import Answer, Messages, Peer, Setup
 
 __all__ = ["ServerPeer"]
 

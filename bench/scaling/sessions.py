@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
-from endless import endless
-from growth import LINE, Chart, Series, Setup
 
+from bench.scaling.chart import LINE, Chart, Series, Setup
+from bench.scaling.endless import endless
 from edgespec import Engine, EngineOptions, GenerationLimits, Session
 from edgespec.benchmark.measuring import forget_texts
 from edgespec.benchmark.workloads import WORKLOADS

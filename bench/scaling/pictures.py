@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from growth import Chart
 
+from bench.scaling.chart import Chart
 from edgespec.pictures import BLUE, GREEN, ORANGE, PURPLE, write_panels
 
 if TYPE_CHECKING:

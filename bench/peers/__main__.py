@@ -27,11 +27,11 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
-from peer_binding import BindingPeer
-from peer_edgespec import EdgespecPeer
-from peer_server import ServerPeer
-from peering import Answer, Peer, Setup
 
+from bench.peers.binding import BindingPeer
+from bench.peers.ours import EdgespecPeer
+from bench.peers.peer import Answer, Peer, Setup
+from bench.peers.server import ServerPeer
 from edgespec.benchmark.machine import machine_facts
 from edgespec.benchmark.summary import median_interval
 from edgespec.benchmark.tasks import Task, choose_tasks, own_tasks, read_tasks

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from theory_answers import Answer
-from theory_costs import Known
-from theory_factors import FACTORS, decompose
-from theory_predictions import acceptance, predict
 
+from bench.theory.answers import Answer
+from bench.theory.costs import Known
+from bench.theory.factors import FACTORS, decompose
+from bench.theory.predictions import acceptance, predict
 from edgespec.benchmark.summary import median_interval
 
 __all__ = ["LEAST", "SPREADS", "make_row", "mark_outliers", "rank_correlation", "summarize"]

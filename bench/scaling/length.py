@@ -13,9 +13,9 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
-from endless import endless
-from growth import LINE, Chart, Series, Setup
 
+from bench.scaling.chart import LINE, Chart, Series, Setup
+from bench.scaling.endless import endless
 from edgespec import Engine, EngineOptions, GenerationLimits
 from edgespec._types import Float64Array
 from edgespec.benchmark.measuring import forget_texts

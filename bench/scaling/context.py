@@ -10,8 +10,8 @@ import random
 from time import perf_counter
 
 import numpy as np
-from growth import LINE, Chart, Series, Setup, sizes_up_to
 
+from bench.scaling.chart import LINE, Chart, Series, Setup, sizes_up_to
 from edgespec._types import Float64Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.errors import UsageError

@@ -6,7 +6,8 @@ from time import perf_counter
 
 import llama_cpp
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
-from peering import Answer, Messages, Peer, Setup
+
+from bench.peers.peer import Answer, Messages, Peer, Setup
 
 __all__ = ["BindingPeer"]
 

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from growth import LINE, Chart, Series, Setup, sizes_up_to
-
+from bench.scaling.chart import LINE, Chart, Series, Setup, sizes_up_to
 from edgespec.backend import ContextOptions
 from edgespec.errors import BackendError
 from edgespec.gguf.header import GGUFHeader, read_header

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from peering import Answer, Messages, Peer, Setup
-
+from bench.peers.peer import Answer, Messages, Peer, Setup
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters, __version__
 from edgespec.benchmark.measuring import forget_texts
 

@@ -10,8 +10,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from theory_answers import Turn
 
+from bench.theory.answers import Turn
 from edgespec.control.budget import fixed_budget
 from edgespec.control.costs import CostTable, make_cost_table, predicted_cost
 from edgespec.drafters import Drafter, PromptLookupDrafter

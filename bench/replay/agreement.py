@@ -5,9 +5,9 @@ from __future__ import annotations
 from time import perf_counter
 
 import numpy as np
-from recorded import Generation
-from replaying import KnownDraft
 
+from bench.replay.recorded import Generation
+from bench.replay.simulation import KnownDraft
 from edgespec import Engine, EngineOptions, SamplingParameters
 from edgespec.control.budget import fixed_budget
 from edgespec.control.calibration import make_calibration

@@ -30,13 +30,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 
-from theory_answers import Answer
-from theory_costs import Known
-from theory_factors import FACTORS
-from theory_picture import write_scatter
-from theory_rows import LEAST, SPREADS, make_row, mark_outliers, summarize
-from theory_runs import PLAIN, Variant, measure_known, open_variants, run
-
+from bench.theory.answers import Answer
+from bench.theory.costs import Known
+from bench.theory.factors import FACTORS
+from bench.theory.picture import write_scatter
+from bench.theory.rows import LEAST, SPREADS, make_row, mark_outliers, summarize
+from bench.theory.runs import PLAIN, Variant, measure_known, open_variants, run
 from edgespec import EngineOptions, SamplingParameters
 from edgespec.benchmark.bench import Work
 from edgespec.benchmark.machine import machine_facts

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
-from growth import LINE, Chart, Series, Setup
 
+from bench.scaling.chart import LINE, Chart, Series, Setup
 from edgespec._types import Float64Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.benchmark.workloads import WORKLOADS

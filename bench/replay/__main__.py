@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from recorded import Costs, Generation, read_traces
-from replaying import KnownDraft, Outcome, ReplayedDraft, replay
 
+from bench.replay.recorded import Costs, Generation, read_traces
+from bench.replay.simulation import KnownDraft, Outcome, ReplayedDraft, replay
 from edgespec.control.controller import AdaptivePolicy, FixedPolicy
 from edgespec.drafters import (
     ComposedDrafter,
@@ -158,7 +158,7 @@ def main() -> None:
     warm_up()
     costs = [costs_of(generation, generations) for generation in generations]
     if arguments.draft:
-        from teaching import known_drafts
+        from bench.replay.agreement import known_drafts
 
         model = arguments.model or generations[0].start["model"]
         drafts = known_drafts(model, arguments.draft, generations)

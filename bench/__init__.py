@@ -1,0 +1,1 @@
+"""Benchmarks of this repository, each run as `python -m bench.NAME` from its top."""

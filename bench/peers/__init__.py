@@ -1,0 +1,1 @@
+"""Compare edgespec with the runtimes that people would use instead."""

@@ -1,0 +1,1 @@
+"""Replay recorded texts under other drafting policies, without the target model."""

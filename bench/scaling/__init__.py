@@ -1,0 +1,1 @@
+"""How cost and memory grow with context, vocabulary, block length, answers and conversations."""

@@ -1,0 +1,1 @@
+"""Compare measured speedups with those that theory predicts, and explain the difference."""
