@@ -1,6 +1,6 @@
 """Has it become slower? Two reports of `edgespec bench --json`, compared with confidence.
 
-    python bench/compare.py OLD.json NEW.json [--tolerance 0.03]
+    python -m bench.compare OLD.json NEW.json [--tolerance 0.03]
 
 Tasks that both have, at the same temperature and in the same round, are paired. A figure is new /
 old of the speedup over plain decoding, which a machine that was busier in one run changes less than
@@ -10,12 +10,12 @@ status 1 if an interval of a category, or of all, lies wholly below 1 - toleranc
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.command import Parser
 from edgespec.benchmark.summary import median_interval
 
 Key = tuple[str, float, int]
@@ -61,7 +61,7 @@ def compare(old: dict[Key, Any], new: dict[Key, Any]) -> dict[str, dict[str, Any
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser("compare", __doc__)
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
     parser.add_argument("--tolerance", type=float, default=0.03)

@@ -1,6 +1,6 @@
 """What a draft brings at a fixed block length: speculative against plain decoding, interleaved.
 
-    python bench/drafts.py [MODEL] [--draft ngram] [--k 3] [--rounds 5] [--tokens 96] [--json FILE]
+    python -m bench.drafts [MODEL] [--draft ngram] [--k 3] [--rounds 5] [--tokens 96] [--json FILE]
 
 Greedy; the texts are compared. For every prompt, plain and speculative runs follow each other in
 random order; a ratio is speculative / plain tokens per second of decoding of one round. The table
@@ -9,7 +9,6 @@ has the median of a kind of prompts and a 95% bootstrap interval of it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 import random
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.command import Parser
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.benchmark.measuring import forget_texts
 from edgespec.benchmark.summary import median_interval
@@ -99,7 +99,7 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser("drafts", __doc__)
     parser.add_argument("model", nargs="?")
     parser.add_argument("--draft", default="ngram")
     parser.add_argument("--k", type=int, default=3)

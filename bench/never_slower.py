@@ -1,7 +1,8 @@
 """Is adaptive speculation ever slower than plain decoding? Both, interleaved, on many workloads.
 
-    python bench/never_slower.py [MODEL] [--draft auto] [--rounds 5] [--tokens 128]
-                                 [--temperature 0 0.8] [--workload KIND ...] [--fresh] [--json FILE]
+    python -m bench.never_slower [MODEL] [--draft auto] [--rounds 5] [--tokens 128]
+                                 [--temperature 0 0.8] [--workload KIND ...]
+                                 [--fresh] [--json FILE]
 
 For every conversation, a plain run (--draft none) and an adaptive one (--draft as given, with
 --k auto) follow each other in random order; a ratio is adaptive / plain of one round: tokens a
@@ -17,10 +18,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -29,6 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.cache import private_cache
+from bench.command import Parser
 from edgespec.benchmark.machine import machine_facts
 from edgespec.benchmark.summary import median_interval
 from edgespec.benchmark.workloads import WORKLOADS
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 SIDES = ("plain", "adaptive")
 FIGURES = ("tokens_per_second", "first_token_s")
-_KEPT = ("kernels", "models")  # of the cache folder, when all else is to be fresh
 
 
 class Side:
@@ -179,22 +179,8 @@ def _interval(ratio: dict[str, float]) -> str:
     return f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"
 
 
-@contextmanager
-def fresh_cache() -> Iterator[Path]:
-    """A cache folder without measurements and profiles, in place of the user's."""
-    from edgespec.files import cache_root
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for kept in _KEPT:
-            (cache_root() / kept).mkdir(parents=True, exist_ok=True)
-            (folder / kept).symlink_to((cache_root() / kept).resolve())
-        os.environ["EDGESPEC_CACHE"] = name
-        yield folder
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser("never_slower", __doc__)
     parser.add_argument("model", nargs="?")
     parser.add_argument("--draft", default="auto")
     parser.add_argument("--rounds", type=int, default=5)
@@ -208,7 +194,7 @@ def main() -> None:
     arguments.warm_up = 0 if arguments.fresh else 1
     with ExitStack() as stack:
         # Before anything that would read the user's profile is imported.
-        folder = stack.enter_context(fresh_cache()) if arguments.fresh else None
+        folder = stack.enter_context(private_cache(measurements=False)) if arguments.fresh else None
         run(arguments, folder)
 
 

@@ -1,6 +1,6 @@
 """What edgespec costs when it does not speculate: against the plainest loop over the binding.
 
-    python bench/overhead.py [MODEL.gguf] [--rounds 15] [--tokens 128] [--json FILE]
+    python -m bench.overhead [MODEL.gguf] [--rounds 15] [--tokens 128] [--json FILE]
 
 Both sides open the same file with the same settings and decode the same prompt greedily, one
 after the other in random order, in one process. Peak memory comes from one process for each
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.command import Parser
 from edgespec.benchmark.summary import median_interval
 
 PROMPT = (
@@ -135,7 +136,7 @@ def peak_memory(path: str, threads: int, count: int) -> dict[str, int]:
     """Largest resident size of a process of each side, in bytes."""
     peaks = {}
     for name in SIDES:
-        command = [sys.executable, __file__, path, "--only", name]
+        command = [sys.executable, "-m", "bench.overhead", path, "--only", name]
         command += ["--threads", str(threads), "--tokens", str(count)]
         peaks[name] = int(subprocess.run(command, check=True, capture_output=True).stdout)
     return peaks
@@ -164,7 +165,7 @@ def ratio(samples: dict[str, dict[str, list[float]]], figure: str) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser("overhead", __doc__)
     parser.add_argument("model", nargs="?")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--tokens", type=int, default=128)

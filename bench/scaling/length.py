@@ -7,6 +7,7 @@ acceptance, bookkeeping, the text) must not grow with the answer: that is the sl
 
 from __future__ import annotations
 
+import math
 import random
 from contextlib import ExitStack
 from time import perf_counter
@@ -15,13 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.scaling.chart import LINE, Chart, Series, Setup
-from bench.scaling.endless import endless
-from edgespec import Engine, EngineOptions, GenerationLimits
+from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec._types import Float64Array
 from edgespec.benchmark.measuring import forget_texts
 from edgespec.benchmark.workloads import WORKLOADS
 
-__all__ = ["Answer", "answer", "lengths_up_to", "measure_length"]
+__all__ = ["Answer", "answer", "endless", "lengths_up_to", "measure_length"]
 
 SIDES = {"plain": "none", "--k auto": "ngram"}
 _HALVINGS = 5
@@ -80,6 +80,12 @@ def answer(engine: Engine, tokens: int) -> Answer:
         statistics.decode_s - elsewhere_s,
         took_s - statistics.prefill_s - elsewhere_s,
     )
+
+
+def endless(engine: Engine) -> SamplingParameters:
+    """Greedy, with a bias that forbids every end token of this model."""
+    bias = dict.fromkeys(engine.vocabulary.end_tokens, -math.inf)
+    return SamplingParameters(temperature=0.0, logit_bias=bias)
 
 
 def lengths_up_to(longest: int) -> list[int]:

@@ -1,7 +1,7 @@
 """How much memory each component takes, beside what `edgespec.runtime.memory` says before.
 
-Every context is opened in a process of its own (`resident.py`): what another one had freed there
-would hide what this one takes.
+Every context is opened in a process of its own, `bench.scaling.resident`: what another one had
+freed there would hide what this one takes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from bench.scaling.chart import LINE, Chart, Series, Setup, sizes_up_to
 from edgespec.backend import ContextOptions
@@ -50,7 +49,8 @@ def components(steps: Iterable[tuple[str, int, int]]) -> Parts:
     pages of files apart, all is "copied".
 
     Args:
-        steps: names, resident bytes, and bytes of those that are a file's, as `resident.py` says.
+        steps: names, resident bytes, and bytes of those that are a file's, from
+            `bench.scaling.resident`.
     """
     parts: Parts = {}
     resident = files = 0
@@ -67,7 +67,7 @@ def components(steps: Iterable[tuple[str, int, int]]) -> Parts:
 
 
 def _steps(setup: Setup, context: int) -> list[tuple[str, int, int]]:
-    command = [sys.executable, str(Path(__file__).with_name("resident.py")), str(setup.model)]
+    command = [sys.executable, "-m", "bench.scaling.resident", str(setup.model)]
     command += ["--ctx", str(context), "--threads", str(setup.threads)]
     command += ["--flash-attention"] if setup.flash_attention else []
     done = subprocess.run(command, capture_output=True, text=True)

@@ -1,6 +1,6 @@
 """What one process has resident, step by step, as a model is opened and its context filled.
 
-    python bench/resident.py MODEL --ctx 2048 [--threads 2] [--flash-attention]
+    python -m bench.scaling.resident MODEL --ctx 2048 [--threads 2] [--flash-attention]
 
 Prints a line of JSON: for each step, in order, the bytes that are resident after it and how many
 of them are pages of files. Every step is taken in a process that has done nothing else.
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
+
+from bench.command import Parser
 
 if TYPE_CHECKING:
     from edgespec.backend import Context
@@ -82,7 +84,7 @@ def used(context: Context) -> Iterator[Step]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser("scaling.resident", __doc__)
     parser.add_argument("model")
     parser.add_argument("--ctx", type=int, required=True)
     parser.add_argument("--threads", type=int, default=1)

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 
 from bench.scaling.chart import LINE, Chart, Series, Setup
-from bench.scaling.endless import endless
+from bench.scaling.length import endless
 from edgespec import Engine, EngineOptions, GenerationLimits, Session
 from edgespec.benchmark.measuring import forget_texts
 from edgespec.benchmark.workloads import WORKLOADS

@@ -34,7 +34,7 @@ def write(path: Path, factor: dict[str, float], seed: int, count: int = 20) -> P
 
 
 def run(monkeypatch: pytest.MonkeyPatch, old: Path, new: Path) -> object:
-    monkeypatch.setattr(sys, "argv", ["compare.py", str(old), str(new)])
+    monkeypatch.setattr(sys, "argv", ["compare", str(old), str(new)])
     try:
         main()
     except SystemExit as error:

@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.replay.agreement import known_drafts
+from bench.replay.policies import make_lookup, outcomes, summarize
+from bench.replay.recorded import Costs, read_traces
+from bench.replay.simulation import ReplayedDraft, replay
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.control.controller import FixedPolicy
 
@@ -40,7 +44,6 @@ def nothing_learned(
 @pytest.fixture
 def record(default_model: Path, tmp_path: Path) -> Iterator[Record]:
     """Generations read back from the trace of a real run."""
-    from bench.replay.recorded import read_traces
 
     def run(draft: str, k: int | None, rule: str, count: int = 60) -> list[Any]:
         path = tmp_path / "trace.jsonl"
@@ -63,10 +66,6 @@ def record(default_model: Path, tmp_path: Path) -> Iterator[Record]:
 def test_prompt_lookup_at_the_recorded_k_is_what_was_recorded(
     record: Record, rule: str, k: int
 ) -> None:
-    from bench.replay.__main__ import make_lookup
-    from bench.replay.recorded import Costs
-    from bench.replay.simulation import replay
-
     generations = record("ngram", k, rule)
     assert len(generations) == len(PROMPTS)
     costs = Costs(generations)
@@ -85,10 +84,6 @@ def test_prompt_lookup_at_the_recorded_k_is_what_was_recorded(
 def test_a_draft_read_along_the_text_agrees_where_the_trace_has_seen_it(
     record: Record, default_model: Path, damaged_model: Path
 ) -> None:
-    from bench.replay.agreement import known_drafts
-    from bench.replay.recorded import Costs
-    from bench.replay.simulation import ReplayedDraft, replay
-
     generations = record(str(damaged_model), 2, "greedy", 30)
     costs = Costs(generations)
     drafts = known_drafts(str(default_model), str(damaged_model), generations)
@@ -130,8 +125,6 @@ def write(path: Path, *lines: dict[str, Any], torn: str = "") -> Path:
 
 
 def test_costs_are_the_table_scaled_by_what_was_recorded(tmp_path: Path) -> None:
-    from bench.replay.recorded import Costs, read_traces
-
     # At a depth of 50 one token is recorded at three times its entry of 1.5 s, and two at twice
     # theirs, 2.25 s and 0.25 s more after one token.
     pair = [cycle(50, [5], 4.5), cycle(50, [5, 5], 5.0, 1)]
@@ -146,9 +139,6 @@ def test_costs_are_the_table_scaled_by_what_was_recorded(tmp_path: Path) -> None
 
 
 def test_regret_is_against_the_fixed_policy_that_was_best(tmp_path: Path) -> None:
-    from bench.replay.__main__ import outcomes, summarize
-    from bench.replay.recorded import Costs, read_traces
-
     text = [7, 8, 9, 10] * 12  # prompt lookup is right from the fifth token on
     lines = [cycle(2 + i, [token], 1.0 + 0.01 * (2 + i)) for i, token in enumerate(text)]
     generations = read_traces([write(tmp_path / "t", START, *lines)])
@@ -171,8 +161,6 @@ def test_regret_is_against_the_fixed_policy_that_was_best(tmp_path: Path) -> Non
 def test_a_torn_line_and_what_follows_a_shift_are_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from bench.replay.recorded import read_traces
-
     lines = [cycle(2, [5], 1.0), cycle(3, [6, 7], 1.5, 1), cycle(1, [8], 1.0), cycle(2, [9], 1.0)]
     torn = '{"type": "cycle", "id": "a", "to'
     [generation] = read_traces([write(tmp_path / "t", START, *lines, torn=torn)])

@@ -10,12 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.cache import private_cache
+from bench.scaling import block_length, context, parts, vocabulary
+from bench.scaling.__main__ import main
+from bench.scaling.chart import LINE, Chart, Series, Setup, fit_powers
+from bench.scaling.length import answer, lengths_up_to
+from bench.scaling.memory import components, measure_memory
+from bench.scaling.sessions import converse
+from bench.scaling.vocabulary import BLOCK, Judge, make_blocks, peaked_logits
+from edgespec import Engine, EngineOptions
 from edgespec.backend import Context
+from edgespec.files import cache_root
 
 
 @pytest.fixture
 def small(default_model: Path) -> Any:
-    from bench.scaling.chart import Setup
 
     return Setup(default_model, threads=2, flash_attention=False, rounds=2, deepest=48, tokens=16)
 
@@ -38,8 +47,6 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]
 
 
 def test_a_fit_finds_the_coefficients_of_made_up_data() -> None:
-    from bench.scaling.chart import LINE, fit_powers
-
     x = [256, 512, 1024, 2048, 8000]
     line = [7.5 + 0.002 * d for d in x]
     fit = fit_powers(x, [line, [2 * y for y in line], [y / 2 for y in line]], LINE, "d")
@@ -58,16 +65,12 @@ def test_a_fit_finds_the_coefficients_of_made_up_data() -> None:
 
 
 def test_the_residual_is_what_the_fit_leaves() -> None:
-    from bench.scaling.chart import LINE, fit_powers
-
     fit = fit_powers([1, 2, 3, 4], [[1 + 3, 2 - 3, 3 - 3, 4 + 3]], LINE, "x")
     assert fit.coefficients["b"]["value"] == pytest.approx(1.0)
     assert fit.residual == pytest.approx(3.0)
 
 
 def test_what_has_too_few_sizes_or_no_powers_is_not_fitted() -> None:
-    from bench.scaling.chart import LINE, Chart, Series
-
     series = [Series("fitted", [[1.0, 2.0]], LINE), Series("not", [[1.0, 2.0]])]
     assert not Chart("t", "x", "x", [1, 2], series).fits
     longer = [Series(each.name, [[1.0, 2.0, 3.0]], each.powers) for each in series]
@@ -80,8 +83,6 @@ def test_what_has_too_few_sizes_or_no_powers_is_not_fitted() -> None:
 def test_every_evaluation_is_behind_the_depth_it_is_reported_for(
     small: Any, evaluated: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bench.scaling import context
-
     monkeypatch.setattr(context, "DEPTHS", (16, 32, 64))
     small = small._replace(rounds=1)
     times, ratios, reading = context.measure_context(small)
@@ -97,8 +98,6 @@ def test_every_evaluation_is_behind_the_depth_it_is_reported_for(
 
 
 def test_a_position_is_a_row_that_was_looked_at() -> None:
-    from bench.scaling.vocabulary import BLOCK, Judge, make_blocks
-
     blocks = make_blocks(500, np.random.default_rng(0))
     count = len(blocks.logits)
     assert Judge(blocks).run("greedy")[1] == Judge(blocks).run("sampled")[1] == count
@@ -117,8 +116,6 @@ def test_a_position_is_a_row_that_was_looked_at() -> None:
 
 
 def test_logits_are_peaked_but_not_certain() -> None:
-    from bench.scaling.vocabulary import peaked_logits
-
     logits = peaked_logits(32768, np.random.default_rng(1), 8).astype(np.float64)
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
@@ -128,23 +125,21 @@ def test_logits_are_peaked_but_not_certain() -> None:
 def test_cycles_with_all_proposals_evaluate_one_token_more(
     small: Any, evaluated: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bench.scaling import block
-
-    monkeypatch.setattr(block, "BLOCKS", (1, 3))
+    monkeypatch.setattr(block_length, "BLOCKS", (1, 3))
     short = "Copy this text: red green blue red green blue"
-    monkeypatch.setitem(block.WORKLOADS, "copying", [[short]])
+    monkeypatch.setitem(block_length.WORKLOADS, "copying", [[short]])
     found = []
-    copy = block.copy
+    copy = block_length.copy
 
     def watched(*arguments: Any) -> Any:
         before = len(evaluated)
         found.append((copy(*arguments), evaluated[before:], arguments[0].k))
         return found[-1][0]
 
-    monkeypatch.setattr(block, "copy", watched)
-    cycles, tokens = block.measure_k(small._replace(rounds=1))
+    monkeypatch.setattr(block_length, "copy", watched)
+    cycles, tokens = block_length.measure_k(small._replace(rounds=1))
     assert list(cycles.x) == [2, 4]
-    assert [series.name for series in cycles.series] == list(block.PARTS)
+    assert [series.name for series in cycles.series] == list(block_length.PARTS)
     assert len(found) == 1 + 2  # with a warm-up
     for copying, evaluations, k in found:
         assert len(evaluations) == copying.cycles
@@ -155,8 +150,6 @@ def test_cycles_with_all_proposals_evaluate_one_token_more(
 
 
 def test_lengths_are_halves_of_the_longest() -> None:
-    from bench.scaling.length import lengths_up_to
-
     assert lengths_up_to(2048) == [64, 128, 256, 512, 1024, 2048]
     assert lengths_up_to(16) == [1, 2, 4, 8, 16]
 
@@ -164,10 +157,6 @@ def test_lengths_are_halves_of_the_longest() -> None:
 def test_answers_and_conversations_are_as_long_as_they_were_to_be(
     default_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bench.scaling.length import answer
-    from bench.scaling.sessions import converse
-    from edgespec import Engine, EngineOptions
-
     monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))
     with Engine(default_model, EngineOptions(draft="none", threads=2, context=512)) as engine:
         found = answer(engine, 24)
@@ -181,8 +170,6 @@ def test_answers_and_conversations_are_as_long_as_they_were_to_be(
 
 
 def test_pages_of_the_file_are_weights_whenever_they_are_read() -> None:
-    from bench.scaling.memory import components
-
     mib = 1 << 20
     steps = [
         ("llama.cpp", 100 * mib, 40 * mib),
@@ -200,8 +187,6 @@ def test_pages_of_the_file_are_weights_whenever_they_are_read() -> None:
 
 
 def test_the_kv_cache_is_as_large_as_was_estimated(small: Any) -> None:
-    from bench.scaling.memory import measure_memory
-
     program, model, _ = measure_memory(small._replace(rounds=1, deepest=256))
     assert all(value > 0 for value in program.series[0].samples[0])
     measured, estimated, difference = (series.samples[0] for series in model.series)
@@ -222,18 +207,15 @@ def test_every_part_has_its_record_and_its_picture(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from bench.scaling import __main__ as scaling
-    from bench.scaling.chart import LINE, Chart, Series
-
     def measure(setup: Any) -> list[Chart]:
         samples = [[2.0, 3.0, 4.0], [2.0, 3.0, 4.0]]
         named = Chart("by name", "component", "", ["x", "y", "z"], [Series("m", samples)])
         return [Chart("by size", "size, s", "s", [1, 2, 3], [Series("t", samples, LINE)]), named]
 
-    monkeypatch.setattr(scaling, "PARTS", dict.fromkeys(scaling.PARTS, measure))
+    monkeypatch.setattr(parts, "MEASURES", dict.fromkeys(parts.MEASURES, measure))
     file = tmp_path / "growth.json"
     arguments = [str(default_model), "--json", str(file), "--png", str(tmp_path), "--rounds", "2"]
-    assert scaling.main(arguments) == 0
+    assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "t: a + b s; a = 1 [1, 1], b = 1 [1, 1]; residual" in out
     report = json.loads(file.read_text())
@@ -250,14 +232,11 @@ def test_every_part_has_its_record_and_its_picture(
 def test_the_parts_that_need_no_engine_run_as_a_command(
     default_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bench.scaling import __main__ as scaling
-    from bench.scaling import vocabulary
-
     monkeypatch.setattr(vocabulary, "VOCABULARIES", (64, 512, 1024))
     monkeypatch.setattr(vocabulary, "DRAFT_VOCABULARIES", (32, 64, 128))
     file = tmp_path / "growth.json"
     arguments = [str(default_model), "--only", "vocabulary", "--rounds", "1", "--json", str(file)]
-    assert scaling.main(arguments) == 0
+    assert main(arguments) == 0
     kernels, steps = json.loads(file.read_text())["parts"]["vocabulary"]
     assert [series["name"] for series in kernels["series"]] == list(vocabulary.KERNELS)
     assert kernels["x"] == [64, 512, 1024]
@@ -280,28 +259,23 @@ def test_the_parts_that_need_no_engine_run_as_a_command(
 def test_a_bad_call_is_refused_in_one_line(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from bench.scaling import __main__ as scaling
-
     try:
-        status = scaling.main(arguments)
+        status = main(arguments)
     except SystemExit as error:
         status = int(str(error.code))
     captured = capsys.readouterr()
     assert status == 2
     assert captured.out == ""
     assert captured.err.count("\n") == 1
-    assert captured.err.startswith("scaling.py: ")
+    assert captured.err.startswith("python -m bench.scaling: ")
     assert said in captured.err
 
 
 def test_the_users_cache_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench.scaling.__main__ import copied_cache
-    from edgespec.files import cache_root
-
     monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))
     (tmp_path / "measurements").mkdir()
     (tmp_path / "measurements" / "profile-1.json").write_text("{}")
-    with copied_cache():
+    with private_cache(measurements=True):
         assert cache_root() != tmp_path
         (cache_root() / "measurements" / "profile-1.json").write_text("learned")
     assert cache_root() == tmp_path

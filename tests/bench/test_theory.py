@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.theory.__main__ import compare, main
+from bench.theory.__main__ import main
 from bench.theory.answers import Answer, Cycle, Turn
 from bench.theory.costs import Costs, Drafting, Known
 from bench.theory.factors import FACTORS, decompose
 from bench.theory.predictions import acceptance, one_chance, predict
+from bench.theory.report import compare
 from bench.theory.rows import largest_factor, make_row, mark_outliers, rank_correlation, summarize
 
 V = [1.0, 1.25, 1.5, 1.75]
