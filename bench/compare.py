@@ -1,11 +1,11 @@
-"""Has it become slower? Two reports of `edgespec bench --json`, compared with confidence.
+"""Has it become slower? Compare two reports of `edgespec bench --json`.
 
     python -m bench.compare OLD.json NEW.json [--tolerance 0.03]
 
-Tasks that both have, at the same temperature and in the same round, are paired. A figure is new /
-old of the speedup over plain decoding, which a machine that was busier in one run changes less than
-the speed itself; that is shown as well. Medians with 95% bootstrap intervals, by category. Exit
-status 1 if an interval of a category, or of all, lies wholly below 1 - tolerance.
+Pairs are the tasks that both reports have, at the same temperature and in the same round. The
+figures are new / old of the speedup over plain decoding, and of tokens per second, as medians by
+category with 95% bootstrap intervals; the speedup depends less on how busy the machine was. The
+exit status is 1 if the speedup's interval, of a category or of all, lies below 1 - tolerance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEAST_PAIRS = 3
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[Key, dict[str, Any]]]:
-    """Settings, and pairs by what they are of."""
+    """Read settings, and pairs by task, temperature and round."""
     try:
         report = json.loads(path.read_text("utf-8"))
         pairs = [pair for pair in report["pairs"] if "skipped" not in pair]
@@ -43,13 +43,13 @@ def speedup(pair: Mapping[str, Any]) -> float:
 
 
 def compare(old: dict[Key, Any], new: dict[Key, Any]) -> dict[str, dict[str, Any]]:
-    """By category and for all: new / old."""
+    """Return the ratios new / old, by category and for all."""
     both = [key for key in old if key in new]
     found = {}
     for category in (*dict.fromkeys(old[key]["category"] for key in both), "all"):
         part = [key for key in both if category in ("all", old[key]["category"])]
         if len(part) < LEAST_PAIRS:
-            continue  # an interval of one or two says nothing
+            continue  # an interval of one or two pairs says nothing
         found[category] = {
             "pairs": len(part),
             "speedup": median_interval([speedup(new[key]) / speedup(old[key]) for key in part]),

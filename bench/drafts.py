@@ -1,10 +1,10 @@
-"""What a draft brings at a fixed block length: speculative against plain decoding, interleaved.
+"""Measure what a draft brings at a fixed block length, beside plain decoding.
 
     python -m bench.drafts [MODEL] [--draft ngram] [--k 3] [--rounds 5] [--tokens 96] [--json FILE]
 
-Greedy; the texts are compared. For every prompt, plain and speculative runs follow each other in
-random order; a ratio is speculative / plain tokens per second of decoding of one round. The table
-has the median of a kind of prompts and a 95% bootstrap interval of it.
+Decoding is greedy, and the texts are compared. For every prompt, plain and speculative runs follow
+each other in random order; a ratio is speculative / plain tokens per second of decoding in one
+round. The table has the median of each kind of prompts and its 95% bootstrap interval.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PROMPTS = {
 
 
 def decode(engine: Engine, prompt: str, count: int) -> tuple[tuple[int, ...], float, Any]:
-    """Tokens, tokens per second of decoding, statistics."""
+    """Return tokens, tokens per second of decoding, and statistics."""
     text = engine.template.render([{"role": "user", "content": prompt}])
     forget_texts(engine)
     stream = engine.generate(
@@ -62,7 +62,7 @@ def decode(engine: Engine, prompt: str, count: int) -> tuple[tuple[int, ...], fl
 
 
 def measure(engines: dict[str, Engine], rounds: int, count: int) -> list[dict[str, Any]]:
-    """One row for each prompt."""
+    """Measure, and return a row for each prompt."""
     rows = []
     for kind, prompts in PROMPTS.items():
         for prompt in prompts:
@@ -88,7 +88,7 @@ def measure(engines: dict[str, Engine], rounds: int, count: int) -> list[dict[st
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Median of speculative / plain over all rounds of these rows, with a bootstrap interval."""
+    """Return the median of speculative / plain over all rounds, with a bootstrap interval."""
     values = np.concatenate(
         [
             np.divide(row["tokens_per_second"]["speculative"], row["tokens_per_second"]["plain"])

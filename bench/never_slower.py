@@ -1,17 +1,16 @@
-"""Is adaptive speculation ever slower than plain decoding? Both, interleaved, on many workloads.
+"""Is adaptive speculation ever slower than plain decoding? Compare them on many workloads.
 
     python -m bench.never_slower [MODEL] [--draft auto] [--rounds 5] [--tokens 128]
                                  [--temperature 0 0.8] [--workload KIND ...]
                                  [--fresh] [--json FILE]
 
 For every conversation, a plain run (--draft none) and an adaptive one (--draft as given, with
---k auto) follow each other in random order; a ratio is adaptive / plain of one round: tokens a
-second of decoding, and seconds to the first tokens of all turns. The table has the medians of a
-kind of conversations, and 95% bootstrap intervals of them. At temperature 0 texts are compared.
+--k auto) follow each other in random order. Ratios are adaptive / plain of one round: of tokens per
+second of decoding, and of seconds to the first tokens of all turns. The table has the medians of
+each kind of conversations, with 95% bootstrap intervals. At temperature 0 texts are compared.
 
-With --fresh nothing that was learned or measured before is there, and both are opened anew for
-every run: what is compared is the first use. Opening, with its measurement, is reported and left
-out of the ratios.
+With --fresh the first use is compared: nothing was learned or measured before, and both engines are
+opened anew for every run. The time to open them, with their measurement, is reported separately.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class Side:
 
 
 def converse(engine: Engine, messages: list[str], sampling: Any, count: int) -> dict[str, Any]:
-    """One conversation, from an empty cache on."""
+    """Have one conversation, starting from an empty cache."""
     from edgespec import GenerationLimits, Session
     from edgespec.benchmark.measuring import forget_texts, watched
 
@@ -105,7 +104,7 @@ def converse(engine: Engine, messages: list[str], sampling: Any, count: int) -> 
 def measure(
     sides: dict[str, Side], messages: list[str], temperature: float, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """One conversation, in all rounds: figures of both sides, by round."""
+    """Have one conversation in all rounds, and return the figures of both sides."""
     from edgespec import SamplingParameters
 
     samples: dict[str, Any] = {name: {figure: [] for figure in FIGURES} for name in SIDES}
@@ -132,7 +131,7 @@ def measure(
 
 
 def by_size(cycles: list[tuple[CycleTiming, float | None]]) -> dict[str, dict[str, float]]:
-    """Means over the adaptive cycles that evaluated so many tokens."""
+    """Return means over adaptive cycles, by how many tokens they evaluated."""
     table = {}
     for n in sorted({timing.evaluated for timing, _ in cycles}):
         part = [(timing, predicted) for timing, predicted in cycles if timing.evaluated == n]
@@ -148,13 +147,13 @@ def by_size(cycles: list[tuple[CycleTiming, float | None]]) -> dict[str, dict[st
 
 
 def ratios(rows: list[dict[str, Any]], figure: str) -> dict[str, float]:
-    """Adaptive / plain over all rounds of these rows."""
+    """Return adaptive / plain over all rounds of these rows."""
     pairs = [(row["samples"]["adaptive"][figure], row["samples"]["plain"][figure]) for row in rows]
     return median_interval(np.concatenate([np.divide(*pair) for pair in pairs]))
 
 
 def summarize(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """One line of the table, of conversations at one temperature."""
+    """Return one line of the table, for conversations at one temperature."""
     passes = sum(turn["cycles"] for row in rows for turn in row["speculation"])
     return {
         "temperature": rows[0]["temperature"],

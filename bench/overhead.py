@@ -1,11 +1,10 @@
-"""What edgespec costs when it does not speculate: against the plainest loop over the binding.
+"""Measure what edgespec costs without speculation, beside the plainest loop over the binding.
 
     python -m bench.overhead [MODEL.gguf] [--rounds 15] [--tokens 128] [--json FILE]
 
 Both sides open the same file with the same settings and decode the same prompt greedily, one
-after the other in random order, in one process. Peak memory comes from one process for each
-side. Every ratio is edgespec / raw of one round; the table has their median and a 95% bootstrap
-interval of it.
+after the other in random order, in one process. Peak memory is that of a separate process for each
+side. A ratio is edgespec / raw of one round; shown are medians with 95% bootstrap intervals.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class RawLoop:
         return (self.lib.llama_token * count)(*tokens[:count])
 
     def generate(self, count: int) -> tuple[list[int], float, float]:
-        """Tokens, seconds to the first, seconds for the others."""
+        """Return tokens, seconds to the first, and seconds for the others."""
         lib = self.lib
         lib.llama_memory_clear(lib.llama_get_memory(self.context), False)
         started = perf_counter()
@@ -118,7 +117,7 @@ SIDES = {"raw": RawLoop, "edgespec": Edgespec}
 
 
 def compare(path: str, threads: int, rounds: int, count: int) -> dict[str, Any]:
-    """Interleaved rounds of both sides in this process."""
+    """Measure interleaved rounds of both sides in this process."""
     sides = {name: make(path, threads) for name, make in SIDES.items()}
     texts = {name: side.generate(count)[0] for name, side in sides.items()}  # warm-up
     samples: dict[str, dict[str, list[float]]] = {
@@ -133,7 +132,7 @@ def compare(path: str, threads: int, rounds: int, count: int) -> dict[str, Any]:
 
 
 def peak_memory(path: str, threads: int, count: int) -> dict[str, int]:
-    """Largest resident size of a process of each side, in bytes."""
+    """Return the largest resident size of a process of each side, in bytes."""
     peaks = {}
     for name in SIDES:
         command = [sys.executable, "-m", "bench.overhead", path, "--only", name]
@@ -148,7 +147,7 @@ def run_alone(name: str, path: str, threads: int, count: int) -> None:
 
 
 def peak_resident() -> int:
-    """Largest resident size of this process, in bytes."""
+    """Return the largest resident size of this process, in bytes."""
     try:
         # On Linux getrusage starts from the parent's peak; this starts from nothing.
         status = Path("/proc/self/status").read_text("ascii")
@@ -160,7 +159,7 @@ def peak_resident() -> int:
 
 
 def ratio(samples: dict[str, dict[str, list[float]]], figure: str) -> dict[str, float]:
-    """Median of edgespec / raw over the rounds, with a bootstrap interval."""
+    """Return the median of edgespec / raw over the rounds, with a bootstrap interval."""
     return median_interval(np.divide(samples["edgespec"][figure], samples["raw"][figure]))
 
 

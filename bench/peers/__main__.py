@@ -1,4 +1,4 @@
-"""edgespec beside what people would use instead: the same tasks, in one run, in random order.
+"""Compare edgespec with what people would use instead, on the same tasks in one run.
 
     python -m bench.peers [MODEL] [--server LLAMA_SERVER] [--draft FILE] [--head FILE]
                           [--suite FILE] [--limit N] [--minutes M] [--tokens 128]
@@ -7,12 +7,12 @@
 Peers are edgespec plain and with --draft auto, llama-cpp-python plain and with its prompt lookup,
 and, where --server names the program, llama-server plain and with its kinds of speculation (with
 --draft also draft-simple, with --head draft-eagle3). All get the same file, threads, context and
-sampling, and are open at once; each has every task once, one after the other in random order.
+sampling, and are open at once; each does every task once, one after the other in random order.
 
-Before that every peer is tried in each of its settings on a few tasks; it runs in its default
-setting and in the best one found. A ratio is edgespec with --draft auto / peer, of tokens by the
-second of decoding, for one task; shown are medians by category and 95% bootstrap intervals.
-Compared is edgespec in its default setting, and in its best one too if that is another.
+Before that, every peer is tried in each of its settings on a few tasks; it runs in its default
+setting and in the best one found. A ratio is edgespec with --draft auto / peer, of tokens per
+second of decoding, for one task; shown are medians by category with 95% bootstrap intervals.
+edgespec is compared in its default setting, and also in its best one if that is another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""llama-cpp-python's own high-level class, plain and with its prompt lookup."""
+"""llama-cpp-python's high-level class, plain and with its prompt lookup."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BindingPeer(Peer):
                 first = first or last
                 pieces.append(text)
         first = first or last
-        # Every piece is one token here, but for characters of several tokens.
+        # Every piece is one token, except where several tokens make one character.
         count = max(2, len(pieces))
-        decode_s = (last - first) * count / (count - 1)  # the first one came with the prompt
+        decode_s = (last - first) * count / (count - 1)  # the prompt gave the first one
         return Answer("".join(pieces), count, decode_s, first - started)

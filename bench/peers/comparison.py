@@ -29,7 +29,7 @@ _TRIAL_TASKS = 3
 
 
 def make_peers(setup: Setup, arguments: argparse.Namespace) -> list[list[Peer]]:
-    """For each kind of peer its settings, the default first."""
+    """Return the settings of each kind of peer, the default first."""
     kinds: list[list[Peer]] = [
         [EdgespecPeer(setup, "plain", "none", flash) for flash in (False, True)],
         [EdgespecPeer(setup, "auto", arguments.edgespec_draft, flash) for flash in (False, True)],
@@ -52,7 +52,7 @@ def make_peers(setup: Setup, arguments: argparse.Namespace) -> list[list[Peer]]:
 
 
 def choose_best(kinds: Sequence[Sequence[Peer]], tasks: Sequence[Task], work: Any) -> list[Peer]:
-    """Each kind in its default setting, and in its fastest one if that is another."""
+    """Choose each kind's default setting, and its fastest one if that is another."""
     chosen = []
     for settings in kinds:
         default = settings[0]
@@ -74,7 +74,7 @@ def _trial(peer: Peer, tasks: Sequence[Task], work: Any) -> float:
 
 
 def converse(peer: Peer, task: Task, temperature: float, seed: int, tokens: int) -> Answer:
-    """All turns of a task; tokens and seconds added up, texts joined."""
+    """Do all turns of a task; add up tokens and seconds, and join the texts."""
     messages: list[dict[str, str]] = []
     total = Answer("", 0, 0.0, 0.0)
     for turn in task.turns:
@@ -86,7 +86,7 @@ def converse(peer: Peer, task: Task, temperature: float, seed: int, tokens: int)
 
 
 def run(peers: Sequence[Peer], tasks: Sequence[Task], work: Any) -> list[dict[str, Any]]:
-    """A row for each task: what every peer made of it."""
+    """Do every task with every peer, and return a row for each task."""
     rows = []
     deadline = monotonic() + 60 * work.minutes
     generator = random.Random(work.seed)
@@ -109,7 +109,7 @@ def run(peers: Sequence[Peer], tasks: Sequence[Task], work: Any) -> list[dict[st
 
 
 def table(peers: Sequence[Peer], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each peer: its speed, and ours / its, by category and over all."""
+    """Return for each peer its speed, and ours / its, by category and over all."""
     lines = []
     for peer in peers:
         line: dict[str, Any] = {"peer": peer.name, "flags": peer.flags, "version": peer.version}

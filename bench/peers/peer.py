@@ -1,4 +1,4 @@
-"""What a peer is: a runtime that answers conversations and says how long decoding took."""
+"""A peer: a runtime that answers conversations and reports how long decoding took."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Setup(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a peer said; `decode_s` without the prompt, `first_token_s` from the question on."""
+    """A peer's answer; `decode_s` excludes the prompt, `first_token_s` starts at the question."""
 
     text: str
     tokens: int
@@ -36,8 +36,8 @@ class Peer(ABC):
     """A runtime in one setting; a context manager that opens and closes it.
 
     Attributes:
-        name: unlike those of the others.
-        flags: that make it different from the runtime's defaults.
+        name: unique.
+        flags: what differs from the runtime's defaults.
         version: of the runtime.
     """
 
@@ -54,4 +54,4 @@ class Peer(ABC):
 
     @abstractmethod
     def answer(self, messages: Messages, temperature: float, seed: int, tokens: int) -> Answer:
-        """Go on with a conversation; one message only begins a new one, from an empty cache."""
+        """Continue a conversation; a single message begins a new one, from an empty cache."""

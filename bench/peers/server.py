@@ -1,4 +1,4 @@
-"""llama-server, as a program of its own that is asked over loopback."""
+"""llama-server, as a separate program that is asked over loopback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _START_S = 120.0
 
 
 class ServerPeer(Peer):
-    """One process in one setting; its own timings are believed."""
+    """One process in one setting; the timings are those it reports."""
 
     def __init__(self, setup: Setup, program: Path, name: str, flags: Sequence[str]) -> None:
         super().__init__(setup, f"llama-server {name}", flags, _version(program))

@@ -1,14 +1,14 @@
-"""Other policies on recorded texts, without the target: what would have been faster?
+"""What would have been faster? Replay recorded texts under other policies.
 
     edgespec run -p "..." --temperature 0 --trace t.jsonl
     python -m bench.replay t.jsonl [MORE ...] [--draft FILE --model MODEL] [--json FILE]
 
-Policies: plain; prompt lookup and a draft model, each at every fixed k; and the adaptive policy
-of edgespec. Times are the recorded cost table, scaled by the recorded cycles. Regret is the share
-of speed lost against the fixed policy that was best in hindsight.
+The policies are plain decoding; prompt lookup and a draft model, each at every fixed k; and the
+adaptive policy of edgespec. Times are the recorded cost table, scaled by the recorded cycles.
+Regret is the share of speed lost against the fixed policy that was best in hindsight.
 
-Of a draft model the trace knows only where it was asked: elsewhere it is taken to be right as
-often as it was there. With --draft its agreement with every token of greedy texts is evaluated.
+The trace knows a draft model only where it was asked; elsewhere it is taken to be right as often as
+it was there. With --draft its agreement with every token of greedy texts is evaluated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.command import Parser
 parser = Parser("replay", __doc__)
 parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE")
 parser.add_argument("--draft", help="a draft model: evaluate its agreement with the texts")
-parser.add_argument("--model", help="the target, for --draft; else by its recorded name")
+parser.add_argument("--model", help="the target, for --draft; by default the recorded name")
 parser.add_argument("--json", type=Path)
 
 

@@ -1,4 +1,4 @@
-"""A real draft model read along recorded texts: where it would have proposed the right token."""
+"""Run a draft model along recorded texts: where would it propose the right token?"""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["known_drafts"]
 
 
 def known_drafts(model: str, draft: str, generations: list[Generation]) -> list[KnownDraft]:
-    """For each generation; all have to be greedy.
+    """Find what a draft model knows of each generation; all have to be greedy.
 
     Args:
         model, draft: as `edgespec run` takes them.
     """
     if any(generation.start["rule"] != "greedy" for generation in generations):
-        raise SystemExit("--draft needs greedy traces: what a draft draws otherwise is not known")
+        raise SystemExit("--draft needs greedy traces: other draws of a draft are not known")
     longest = max(len(generation.text) for generation in generations)
     options = EngineOptions(draft=draft, k=1, context=longest + 1)
     with Engine(model, options) as engine:
@@ -32,10 +32,10 @@ def known_drafts(model: str, draft: str, generations: list[Generation]) -> list[
 
 
 def _follow(engine: Engine, generation: Generation) -> KnownDraft:
-    """Ask for one token behind every beginning of the text."""
+    """Ask for one token after every prefix of the text."""
     drafter, text = engine.drafter, generation.text
     if not isinstance(drafter, ContextDrafter):
-        raise SystemExit(f"{engine.drafter_name} is no draft model")
+        raise SystemExit(f"{engine.drafter_name} is not a draft model")
     prompt = len(generation.start["prompt"])
     if int(text.max()) >= engine.vocabulary.size:
         raise SystemExit(f"the traces are not of {engine.model_name}: give --model")
@@ -53,6 +53,6 @@ def _follow(engine: Engine, generation: Generation) -> KnownDraft:
         sure[position] = budget.acceptance[0]
         history[position] = text[position]
         drafter.commit(history, position + 1)
-    # The first one has read the prompt.
+    # The first call also read the prompt.
     step_s = float(np.median(seconds[1:])) if len(seconds) > 1 else seconds[0]
     return KnownDraft(right, sure, 1.0, step_s, seconds[0] / max(1, prompt), None)

@@ -1,4 +1,4 @@
-"""What every policy makes of recorded generations, and how they compare."""
+"""Replay recorded generations under every policy, and compare them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _READING = 0.3  # of a draft's step, for each token of a batch, where nothing wa
 
 
 def make_lookup(generation: Generation) -> PromptLookupDrafter:
-    """In the state that the recorded one started in."""
+    """Make prompt lookup in the state in which the recorded one started."""
     drafter = PromptLookupDrafter(len(generation.text))
     drafter.trust(generation.start["learned"]["ngram"])
     return drafter
 
 
 def outcomes(generation: Generation, costs: Costs, draft: KnownDraft | None) -> dict[str, Outcome]:
-    """What every policy does with one generation."""
+    """Replay one generation under every policy."""
     most = costs.largest - 1
     corrections = generation.start["corrections"]
     if corrections is not None:
@@ -51,7 +51,7 @@ def outcomes(generation: Generation, costs: Costs, draft: KnownDraft | None) -> 
 
 
 def recorded_draft(generation: Generation, costs: Costs) -> KnownDraft | None:
-    """What the trace itself knows of a draft model; None if none was asked."""
+    """Return what the trace itself knows of a draft model; None if none was asked."""
     right, sure = generation.agreement()
     seen = ~np.isnan(right)
     if not seen.any():
@@ -77,7 +77,7 @@ def fixed_policies(done: dict[str, Outcome]) -> dict[str, Outcome]:
 def summarize(
     generations: list[Generation], parts: list[dict[str, Outcome]], costs: list[Costs]
 ) -> dict[str, Any]:
-    """Tokens a second of every policy over all generations, ratios and regrets."""
+    """Return tokens per second of every policy over all generations, ratios and regrets."""
     tokens = sum(generation.kept for generation in generations)
     common = [name for name in parts[0] if all(name in part for part in parts)]
     seconds = {name: sum(part[name].seconds for part in parts) for name in common}
@@ -102,7 +102,7 @@ def summarize(
 
 
 def modelled_seconds(generation: Generation, costs: Costs) -> float:
-    """What the recorded cycles take by the costs that the policies are compared by."""
+    """Return the seconds of the recorded cycles by the costs that policies are compared by."""
     total, last = 0.0, 1
     for cycle in generation.cycles:
         n = min(cycle["n"], costs.largest)
@@ -133,7 +133,7 @@ def show(summary: dict[str, Any]) -> None:
 
 
 def costs_of(generation: Generation, generations: list[Generation]) -> Costs:
-    """Of all generations in its setting; plain ones, which have none, go with their model's."""
+    """Return the costs of all generations in its setting; a plain one has its model's."""
     start = generation.start
 
     def alike(other: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Reading traces of `edgespec run --trace FILE`, and what evaluations cost while they were made."""
+"""Read traces of `edgespec run --trace FILE`, and what evaluations cost in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgespec.control.costs import CostTable, make_cost_table, predicted_cost
 
 __all__ = ["Costs", "Generation", "read_traces"]
 
-_ENOUGH = 5  # evaluations of a size that tell how far its measured cost is off
+_ENOUGH = 5  # evaluations of a size that show how far its measured cost is off
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Generation:
 
     Attributes:
         start: the line it began with.
-        cycles: of the part before the context was shifted, if it was.
+        cycles: those before the context was shifted, if it was.
         end: the line it ended with; empty if there is none.
     """
 
@@ -33,14 +33,14 @@ class Generation:
     shifted: bool = False
 
     def add(self, cycle: dict[str, Any]) -> None:
-        """One more cycle."""
+        """Add a cycle."""
         self.shifted |= bool(self.cycles) and cycle["depth"] < self.cycles[-1]["depth"]
         if not self.shifted:
             self.cycles.append(cycle)
 
     @property
     def text(self) -> np.ndarray:
-        """Prompt and answer, with what the last block had behind its end: int32."""
+        """Prompt and answer, with what the last block had after its end: int32."""
         answer = [token for cycle in self.cycles for token in cycle["tokens"]]
         return np.array(self.start["prompt"] + answer, np.int32)
 
@@ -56,10 +56,10 @@ class Generation:
         return sum(cycle["seconds"] for cycle in self.cycles)
 
     def agreement(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where the draft model was seen to be right (1), wrong (0), or was not asked (nan).
+        """Return where the draft model was right (1), wrong (0), or not asked (nan).
 
         Returns:
-            float64 for every position of `text`, and how sure it was there.
+            Two float64 arrays, for every position of `text`: this, and how sure it was.
         """
         right, sure = np.full((2, len(self.text)), np.nan)
         length = len(self.start["prompt"])
@@ -74,15 +74,15 @@ class Generation:
 
 
 def read_traces(paths: Iterable[Path]) -> list[Generation]:
-    """All generations that had a cycle, in the order in which they began."""
+    """Read all generations that had a cycle, in the order in which they began."""
     generations: dict[str, Generation] = {}
     for path in paths:
         for number, line in enumerate(path.read_bytes().splitlines(), 1):
             try:
                 _take(generations, json.loads(line))
             except (ValueError, KeyError, TypeError):
-                # The one that was being written when the program was killed.
-                print(f"{path}: line {number} is no line of a trace: left out")
+                # This line was being written when the program was killed.
+                print(f"{path}: line {number} is not a line of a trace: left out")
     return [generation for generation in generations.values() if generation.cycles]
 
 
@@ -121,7 +121,7 @@ class Costs:
         self._scale = self._fit(generations)
 
     def believed(self, corrections: dict[str, Any] | None) -> CostTable:
-        """The table as a policy has it at the start of a generation."""
+        """Return the table that a policy has at the start of a generation."""
         r = self._recorded
         table = make_cost_table(r["depths"], r["sizes"], r["seconds"], r["switch_s"], self.largest)
         if corrections is not None:
@@ -131,7 +131,7 @@ class Costs:
         return table
 
     def evaluation_s(self, depth: int, n: int, last: int) -> float:
-        """Seconds of n tokens behind `depth`, after an evaluation of `last`."""
+        """Return the seconds of n tokens after `depth`, when `last` were evaluated before."""
         return self._measured_s(depth, n, last) * self._scale[n]
 
     def _measured_s(self, depth: int, n: int, last: int) -> float:
@@ -139,7 +139,7 @@ class Costs:
         return float(seconds + self.table.switch_s[n] * (n != last))
 
     def _fit(self, generations: Sequence[Generation]) -> np.ndarray:
-        """By what factor each size took longer than its entry: float64 (largest + 1,)."""
+        """Return by what factor each size took longer than its entry: float64 (largest + 1,)."""
         ratios: list[list[float]] = [[] for _ in range(self.largest + 1)]
         for generation in generations:
             last = 1

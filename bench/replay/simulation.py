@@ -1,10 +1,10 @@
-"""The decoding loop on a text that is known: what a drafter would propose, what would be kept.
+"""The decoding loop on a known text: what a drafter would propose, and what would be accepted.
 
 Prompt lookup is the real `PromptLookupDrafter`, run over the recorded tokens; a draft model is what
 is known of its agreement with the text, position by position, under the real `DraftStopping`.
 Greedy and coupled text is the same for every policy, so that this is exact. Under the rejection
-rule it is one of the texts that could have been: a proposal of prompt lookup is kept as often as
-it is the target's own draw, which is as often as it is here.
+rule it is one of the possible texts: a proposal of prompt lookup is accepted as often as it is the
+target's own draw, which is as often as it is here.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class KnownDraft:
     Attributes:
         right: bool (n,), whether it would propose the text's token at this position.
         sure: float64 (n,), its confidence there.
-        known: share of the answer's positions where both were seen, not guessed.
+        known: share of the answer's positions where both were recorded, not guessed.
         step_s, reading_s: seconds of drafting a token, of reading one.
-        learned: what its `DraftStopping` had learned at the start; None for nothing.
+        learned: what its `DraftStopping` had learned at the start, or None.
     """
 
     right: np.ndarray
@@ -49,7 +49,7 @@ class KnownDraft:
 
 
 class ReplayedDraft:
-    """A draft model of which only its agreement with the text is known."""
+    """A draft model whose agreement with the text is all that is known."""
 
     name = "model"
     speculates = True
@@ -73,7 +73,7 @@ class ReplayedDraft:
         position = stop
         while self.stopping.another():
             self._read(position)
-            # Behind a mistake, and behind the end, it goes on in a text of its own.
+            # After a mistake, and after the end, it continues a text of its own.
             here = min(position, end - 1)
             self.stopping.add(float(self._draft.sure[here]))
             right = right and position < end and bool(self._draft.right[here])
@@ -107,7 +107,7 @@ class ReplayedDraft:
 
 @dataclass
 class Outcome:
-    """What a policy did with a generation, and the seconds it would have taken."""
+    """What a policy did with a generation, and how long it would have taken."""
 
     tokens: int = 0
     seconds: float = 0.0
@@ -118,11 +118,11 @@ class Outcome:
 def replay(
     generation: Generation, costs: Costs, policy: Policy, drafter: Drafter, k: int
 ) -> Outcome:
-    """The cycles of `edgespec.runtime.decoder`, with recorded costs in place of evaluations.
+    """Run the cycles of `edgespec.runtime.decoder` with recorded costs in place of evaluations.
 
     Args:
-        generation: its text is what every cycle's proposals are compared with.
-        policy, drafter: in the state they start in.
+        generation: every cycle's proposals are compared with its text.
+        policy, drafter: in their initial state.
         k: the most proposals of a cycle.
     """
     start, text = generation.start, generation.text
@@ -156,12 +156,12 @@ def replay(
 
 
 def _model_s(drafter: Drafter) -> float:
-    """What evaluations of its draft model, if it has one, have taken."""
+    """Return the seconds that its draft model, if it has one, has taken."""
     return getattr(getattr(drafter, "model", drafter), "spent_s", 0.0)
 
 
 def _matching(history: np.ndarray, text: np.ndarray, length: int, count: int) -> int:
-    """How many of the proposals are the text's tokens, from the first on."""
+    """Return how many proposals in a row, from the first, are the text's tokens."""
     known = min(count, len(text) - length)
     wrong = np.flatnonzero(history[length : length + known] != text[length : length + known])
     return int(wrong[0]) if len(wrong) else known

@@ -1,17 +1,16 @@
-"""How cost grows: with context, vocabulary, k, length of the answer, conversations; and memory.
+"""How do costs and memory grow with context, vocabulary, k, answers and conversations?
 
     python -m bench.scaling [MODEL] [--only context vocabulary k length sessions memory]
                             [--deepest 8000] [--tokens 2048] [--rounds 5] [--threads N]
                             [--flash-attention] [--json FILE] [--png FOLDER]
 
-Each part measures its sizes in turns, in every round once, and shows medians over the rounds with
-95% bootstrap intervals, and a least-squares fit: its formula, its coefficients with the intervals
-of their medians over the rounds, and the root mean square of what is left. The file of --json is
-written anew after every part, so that a run that is interrupted leaves what it has found; --png
-writes PART.png into a folder.
+Each part measures all of its sizes once per round. It shows medians over the rounds with 95%
+bootstrap intervals, and a least-squares fit: its formula, its coefficients with the intervals of
+their medians over the rounds, and the root mean square of the residuals. The file of --json is
+rewritten after every part, so that an interrupted run keeps what it found; --png writes PART.png
+into a folder.
 
-What endless answers teach prompt lookup is forgotten in the end; what was measured on this
-machine before is used.
+Earlier measurements of this machine are used. What prompt lookup learns here is not kept.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ parser.add_argument(
     help=f"of {', '.join(PARTS)}",
 )  # fmt: skip
 parser.add_argument("--deepest", type=int, default=8000, help="tokens of the longest context")
-parser.add_argument("--tokens", type=int, default=2048, help="of the longest answer")
+parser.add_argument("--tokens", type=int, default=2048, help="tokens of the longest answer")
 parser.add_argument("--rounds", type=int, default=5)
 parser.add_argument("--threads", type=int, default=default_threads())
 parser.add_argument("--flash-attention", action="store_true")
 parser.add_argument("--json", type=Path)
-parser.add_argument("--png", type=Path, help="a folder")
+parser.add_argument("--png", type=Path, help="a folder for the pictures")
 
 
 def check(wanted: argparse.Namespace) -> None:
-    """Say before any work what could not be done.
+    """Refuse before any work what could not be done.
 
     Raises:
         UsageError: a number out of range, or no such folder.

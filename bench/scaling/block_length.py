@@ -1,8 +1,7 @@
 """How a cycle's cost grows with the number of its proposals, k.
 
-Prompt lookup copies a text; it continues every match, however little it trusts it, so that nearly
-every cycle has all k proposals. Cycles that have fewer are counted among the tokens by the cycle,
-and left out of the times.
+Prompt lookup copies a text. Its threshold is 0, so that nearly every cycle has all k proposals.
+Cycles with fewer count in the tokens per cycle, and are left out of the times.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Copying(NamedTuple):
     """One answer.
 
     Attributes:
-        seconds: float64 (cycles, 4), what each cycle with all its proposals spent on `PARTS`.
+        seconds: float64 (cycles, 4), by `PARTS`, of each cycle with all its proposals.
         tokens, cycles: of the whole answer.
     """
 
@@ -47,7 +46,7 @@ class Copying(NamedTuple):
 
 
 def measure_k(setup: Setup) -> list[Chart]:
-    """Milliseconds of a cycle by what they were spent on, and tokens of a cycle."""
+    """Measure milliseconds of a cycle, by part, and tokens per cycle."""
     warm_up()
     most = min(setup.tokens, _MOST_TOKENS)
     with ExitStack() as stack:
@@ -73,7 +72,7 @@ def measure_k(setup: Setup) -> list[Chart]:
 
 
 def copy(decoder: Decoder, prompt: Int32Array, most: int) -> Copying:
-    """Answer from empty caches on, up to an end token or `most` tokens and a block.
+    """Answer from empty caches, up to an end token, or to `most` tokens and a block.
 
     Raises:
         UsageError: no cycle had k proposals.
@@ -99,7 +98,7 @@ def copy(decoder: Decoder, prompt: Int32Array, most: int) -> Copying:
 
 
 def _spent(statistics: Statistics) -> Float64Array:
-    """Seconds so far, by `PARTS`."""
+    """Return the seconds so far, by `PARTS`."""
     parts = (statistics.draft_s, statistics.verify_s, statistics.sample_s)
     return np.array([*parts, statistics.decode_s - sum(parts)])
 
@@ -126,5 +125,5 @@ def _charts(seconds: Float64Array, tokens: Float64Array) -> list[Chart]:
     ]
     return [
         chart("Milliseconds of a cycle of k proposals, copying", *parts),
-        chart("Tokens by the cycle, copying", Series("tokens", tokens.tolist())),
+        chart("Tokens per cycle, copying", Series("tokens", tokens.tolist())),
     ]

@@ -1,4 +1,4 @@
-"""What a part of the scaling benchmark finds: figures by size, their fits, as text and as JSON."""
+"""The figures that a part finds, by size, with their fits, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LINE = (0, 1)
 
 
 class Setup(NamedTuple):
-    """What all parts have in common.
+    """Settings that all parts share.
 
     Attributes:
         model: a GGUF file.
-        rounds: in each of which everything is measured once, so that intervals can be given.
+        rounds: how often everything is measured, for the intervals.
         deepest: tokens of the longest context.
-        tokens: of the longest answer.
+        tokens: length of the longest answer.
     """
 
     model: Path
@@ -40,13 +40,13 @@ class Setup(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """Least squares through the medians.
+    """A least-squares fit through the medians.
 
     Attributes:
         formula: of the fit, in its coefficients and the chart's variable.
         coefficients: each with its `value`, and the `low` and `high` end of a 95% bootstrap
             interval of the median of the fits of single rounds.
-        residual: root mean square of what is left, in the unit of the figures.
+        residual: root mean square of the residuals, in the unit of the figures.
     """
 
     formula: str
@@ -54,7 +54,7 @@ class Fit(NamedTuple):
     residual: float
 
     def at(self, x: Any) -> Any:
-        """The fitted value."""
+        """Return the fitted value."""
         return sum(
             each["value"] * x ** _LETTERS.index(letter)
             for letter, each in self.coefficients.items()
@@ -66,7 +66,8 @@ class Series(NamedTuple):
 
     Attributes:
         samples: a row for each round, a figure for each x.
-        powers: of x in its fit, 0 to 2; it has none without them, nor with as few sizes.
+        powers: of x in its fit, 0 to 2. Without them, or with no more sizes than powers, there is
+            no fit.
     """
 
     name: str
@@ -81,8 +82,8 @@ class Chart:
     Attributes:
         title: what the figures are, with their unit.
         x_label: what x is, with its unit.
-        variable: stands for x in formulas.
-        x: sizes, or names of what is compared, which are not fitted.
+        variable: the name of x in formulas.
+        x: sizes, or names of what is compared (without a fit).
     """
 
     title: str
@@ -93,7 +94,7 @@ class Chart:
 
     @cached_property
     def figures(self) -> dict[str, list[dict[str, float]]]:
-        """For each series the medians over the rounds, with their intervals."""
+        """Medians over the rounds with their intervals, by series."""
         return {
             each.name: [median_interval(column) for column in np.transpose(each.samples)]
             for each in self.series
@@ -101,7 +102,7 @@ class Chart:
 
     @cached_property
     def fits(self) -> dict[str, Fit]:
-        """By series, where it has one."""
+        """Fits, by series."""
         return {
             each.name: fit_powers(self.x, each.samples, each.powers, self.variable)
             for each in self.series
@@ -109,7 +110,7 @@ class Chart:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, samples included."""
+        """Return everything, samples included."""
         series = []
         for each in self.series:
             fit = self.fits.get(each.name)
@@ -121,10 +122,10 @@ class Chart:
 def fit_powers(
     x: Sequence[Any], samples: Sequence[Sequence[float]], powers: Sequence[int], variable: str
 ) -> Fit:
-    """Least squares on powers of x.
+    """Fit powers of x by least squares.
 
     Args:
-        x: as many sizes as there are powers, or more.
+        x: at least as many sizes as powers.
         samples: a row for each round.
     """
     columns = np.stack([np.asarray(x, np.float64) ** power for power in powers], axis=1)
@@ -150,12 +151,12 @@ def fit_powers(
 
 
 def sizes_up_to(largest: int, sizes: Sequence[int]) -> list[int]:
-    """Those of the sizes that are below the largest one, and that."""
+    """Return the sizes below the largest, and the largest."""
     return [*(size for size in sizes if size < largest), largest]
 
 
 def show(chart: Chart) -> None:
-    """The table and its fits, on standard output."""
+    """Print the table and its fits."""
     print(f"\n{chart.title}, by {chart.x_label}")
     width = max(10, *(len(str(each)) for each in chart.x))
     print(f"{'':{width}}" + "".join(f"  {each.name:{_CELL}}" for each in chart.series))

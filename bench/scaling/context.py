@@ -1,6 +1,6 @@
-"""How an evaluation's cost grows with the tokens in the cache, and a prompt's with its length.
+"""How the cost of evaluations grows with the tokens in the cache, and of a prompt by length.
 
-The cache is filled once and deepened; at each depth the sizes take turns in random order, each
+The cache is filled step by step. At each depth the sizes take turns in random order; each is
 evaluated twice in a row and timed the second time, as llama.cpp plans anew for a new size.
 """
 
@@ -24,7 +24,7 @@ DEPTHS = (256, 512, 1024, 2048, 4096)
 
 
 def measure_context(setup: Setup) -> list[Chart]:
-    """Milliseconds of an evaluation, the same in single tokens, seconds of reading a prompt.
+    """Measure milliseconds of an evaluation, the same in single tokens, and seconds of a prompt.
 
     Raises:
         UsageError: the model's cache cannot be cut back.
@@ -46,7 +46,7 @@ def measure_context(setup: Setup) -> list[Chart]:
 
 
 def _deepen(context: Context, depths: list[int], rounds: int) -> tuple[list[float], Float64Array]:
-    """Seconds of reading up to each depth; and of evaluations, (rounds, depths, sizes)."""
+    """Return seconds of reading up to each depth, and of evaluations (rounds, depths, sizes)."""
     text = measuring_text(context, context.capacity)
     context.prefill(text[: min(context.options.batch, depths[0])])  # buffers of the first call
     context.clear()
@@ -64,7 +64,7 @@ def _deepen(context: Context, depths: list[int], rounds: int) -> tuple[list[floa
 
 
 def _evaluation_s(context: Context, text: Int32Array, depth: int, n: int) -> float:
-    """Seconds of evaluating n tokens behind the first `depth`, all of whose logits are wanted."""
+    """Return the seconds of evaluating n tokens, with their logits, after the first `depth`."""
     for _ in range(2):
         started = perf_counter()
         context.evaluate(text[depth : depth + n], n)

@@ -1,8 +1,8 @@
-"""How decoding grows with the length of an answer, and what of it is not llama.cpp's.
+"""How the time of decoding grows with the length of an answer, in and outside llama.cpp.
 
-A plain engine and one that decides by costs what to propose answer the same question with so
-many tokens; end tokens are forbidden by a bias. What a token costs outside evaluations (filters,
-acceptance, bookkeeping, the text) must not grow with the answer: that is the slope to look at.
+A plain engine and an adaptive one answer the same question with the same number of tokens; a bias
+forbids end tokens. What a token costs outside evaluations (filters, acceptance, bookkeeping, the
+text) must not grow with the answer: that is the slope to look at.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _PROMPT = 256  # room for the question
 
 
 class Answer(NamedTuple):
-    """What an answer took, in seconds.
+    """How long an answer took, in seconds.
 
     Attributes:
-        decode_s: decoding, the prompt left out.
-        loop_s: of that, outside evaluations of the target and drafting.
-        reader_s: what the reader of the stream waited, beyond evaluations, drafting and prompt.
+        decode_s: decoding, without the prompt.
+        loop_s: the part of it outside drafting and evaluations of the target.
+        reader_s: the reader's wait for the stream, without evaluations, drafting and prompt.
     """
 
     tokens: int
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
 
 
 def measure_length(setup: Setup) -> list[Chart]:
-    """Seconds of decoding, and microseconds by the token outside llama.cpp."""
+    """Measure seconds of decoding, and microseconds per token outside llama.cpp."""
     lengths = lengths_up_to(setup.tokens)
     shape = (setup.rounds, len(lengths))
     figures = {name: [np.empty(shape) for _ in range(3)] for name in SIDES}
@@ -64,7 +64,7 @@ def measure_length(setup: Setup) -> list[Chart]:
 
 
 def answer(engine: Engine, tokens: int) -> Answer:
-    """So many tokens, from empty caches on."""
+    """Answer with so many tokens, from empty caches."""
     forget_texts(engine)
     message = {"role": "user", "content": WORKLOADS["prose"][0][0]}
     stream = engine.chat([message], endless(engine), GenerationLimits(max_tokens=tokens))
@@ -83,13 +83,13 @@ def answer(engine: Engine, tokens: int) -> Answer:
 
 
 def endless(engine: Engine) -> SamplingParameters:
-    """Greedy, with a bias that forbids every end token of this model."""
+    """Return greedy sampling with a bias that forbids every end token of this model."""
     bias = dict.fromkeys(engine.vocabulary.end_tokens, -math.inf)
     return SamplingParameters(temperature=0.0, logit_bias=bias)
 
 
 def lengths_up_to(longest: int) -> list[int]:
-    """The longest, its half, and so on, in ascending order."""
+    """Return the longest, its half, and so on, in ascending order."""
     return sorted({max(1, longest >> halving) for halving in range(_HALVINGS + 1)})
 
 
@@ -106,8 +106,8 @@ def _open(setup: Setup, draft: str) -> Engine:
 def _charts(lengths: list[int], figures: dict[str, list[Float64Array]]) -> list[Chart]:
     titles = (
         "Seconds of decoding",
-        "Microseconds by the token outside llama.cpp, in the decoding loop",
-        "Microseconds by the token outside llama.cpp, until the reader has the text",
+        "Microseconds per token outside llama.cpp, in the decoding loop",
+        "Microseconds per token outside llama.cpp, until the reader has the text",
     )
     return [
         Chart(

@@ -1,7 +1,7 @@
-"""How much memory each component takes, beside what `edgespec.runtime.memory` says before.
+"""How much memory each component takes, beside the estimate of `edgespec.runtime.memory`.
 
-Every context is opened in a process of its own, `bench.scaling.resident`: what another one had
-freed there would hide what this one takes.
+Every context is opened in a process of its own, `bench.scaling.resident`, as memory that another
+one had freed would hide what this one takes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Parts = dict[str, float]
 
 
 def measure_memory(setup: Setup) -> list[Chart]:
-    """MiB of the program, of the model at the longest context, and by context."""
+    """Measure MiB of the program, of the model at the longest context, and by context."""
     header = read_header(setup.model)
     contexts = sizes_up_to(min(setup.deepest, header.context_length), CONTEXTS)
     measured = [
@@ -42,11 +42,11 @@ def measure_memory(setup: Setup) -> list[Chart]:
 
 
 def components(steps: Iterable[tuple[str, int, int]]) -> Parts:
-    """MiB that each step added.
+    """Return the MiB that each step added.
 
-    Pages of the model's file are "weights, mapped", whenever they were first read; what else
-    loading took, "weights, copied", has the vocabulary in it. Where the system does not tell
-    pages of files apart, all is "copied".
+    Pages of the model's file are "weights, mapped", whenever they were first read. All else that
+    loading took, such as the vocabulary, is "weights, copied". Where the system does not tell
+    pages of files apart, everything is "copied".
 
     Args:
         steps: names, resident bytes, and bytes of those that are a file's, from
@@ -106,7 +106,7 @@ def _charts(
     ]
     return [
         Chart(
-            "MiB resident of the program, each beyond what is before it",
+            "MiB of the program that each component adds to those before",
             "component",
             "",
             PROGRAM,

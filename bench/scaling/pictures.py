@@ -1,4 +1,4 @@
-"""The charts of one part as a PNG: points with their intervals, and the fitted lines."""
+"""Draw the charts of one part as a PNG: points with their intervals, and the fitted lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "0.2", "0.6")
 
 
 def write_charts(charts: Sequence[Chart], path: Path) -> None:
-    """One panel for each chart, below each other."""
+    """Draw a panel for each chart, one below the other."""
     write_panels(path, *(partial(_draw, chart=chart) for chart in charts))
 
 
@@ -48,7 +48,7 @@ def _draw(axes: Axes, chart: Chart) -> None:
 
 
 def _spread(figures: Sequence[dict[str, float]]) -> tuple[list[float], list[list[float]]]:
-    """Medians, and how far the interval reaches below and above each."""
+    """Return medians, and how far the interval reaches below and above each."""
     medians = [figure["median"] for figure in figures]
     below = [figure["median"] - figure["low"] for figure in figures]
     above = [figure["high"] - figure["median"] for figure in figures]

@@ -1,4 +1,4 @@
-"""Drafts of random weights: what one costs does not depend on what it has learned."""
+"""Drafts of random weights: the cost of a draft does not depend on what it has learned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEADS, _INNER = 4, 768
 
 
 def write_draft(path: Path, vocabulary: int) -> Path:
-    """A llama in Q8_0 with so many tokens, the last of them the unknown one."""
+    """Write a llama in Q8_0 with a vocabulary of this size, whose last token is the unknown one."""
     random = np.random.default_rng(vocabulary)
     writer = gguf.GGUFWriter(path, "llama")
     _describe(writer, vocabulary)

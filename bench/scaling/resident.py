@@ -1,9 +1,9 @@
-"""What one process has resident, step by step, as a model is opened and its context filled.
+"""Report resident memory, step by step, while a model is opened and its context filled.
 
     python -m bench.scaling.resident MODEL --ctx 2048 [--threads 2] [--flash-attention]
 
-Prints a line of JSON: for each step, in order, the bytes that are resident after it and how many
-of them are pages of files. Every step is taken in a process that has done nothing else.
+Prints a line of JSON: for each step, in order, the bytes resident after it, and how many of them
+are pages of files. The process does nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _process = psutil.Process()
 
 
 def now(step: str) -> Step:
-    """The name of what was done last, resident bytes, bytes of those that are a file's."""
+    """Return the name of the last step, resident bytes, and how many of them are pages of files."""
     memory = _process.memory_info()
     return step, memory.rss, getattr(memory, "shared", 0)
 
@@ -62,7 +62,7 @@ def steps(arguments: argparse.Namespace) -> Iterator[Step]:
 
 
 def used(context: Context) -> Iterator[Step]:
-    """The context is filled to its last token, and indexed by prompt lookup."""
+    """Fill the context to its last token, and index it by prompt lookup."""
     from edgespec.drafters import PromptLookupDrafter
     from edgespec.runtime.decoder import Decoder
     from edgespec.tuning.measure import measuring_text

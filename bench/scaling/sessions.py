@@ -24,7 +24,7 @@ __all__ = ["Crowd", "converse", "measure_sessions"]
 
 CROWDS = (1, 2, 4, 8)
 _KINDS = ("prose", "questions", "code", "translation")
-_MOST_TOKENS = 128  # of an answer: some turns of a second each
+_MOST_TOKENS = 128  # of an answer: takes a few turns of one second
 _CONTEXT = 1024
 _MIB = 1 << 20
 
@@ -36,7 +36,7 @@ class Crowd(NamedTuple):
         tokens: emitted by each.
         first_s: seconds to the first token of each.
         took_s: seconds until the last of them ended.
-        resident: bytes of this process when they had ended, their caches kept, more than before.
+        resident: bytes that this process grew by, with the caches of all conversations kept.
         kept: bytes of those caches.
     """
 
@@ -48,7 +48,7 @@ class Crowd(NamedTuple):
 
 
 def measure_sessions(setup: Setup) -> list[Chart]:
-    """Tokens by the second in total, seconds to the first token, and memory."""
+    """Measure tokens per second in total, seconds to the first token, and memory."""
     options = EngineOptions(
         context=_CONTEXT, threads=setup.threads, flash_attention=setup.flash_attention
     )
@@ -88,7 +88,7 @@ def converse(engine: Engine, questions: Sequence[str], tokens: int) -> Crowd:
 
 
 def _resident() -> int:
-    """Bytes in use: what was freed is given back first, where the C library can do that."""
+    """Return bytes in use, after giving back what was freed if the C library can do that."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -110,7 +110,7 @@ def _charts(crowds: list[list[Crowd]]) -> list[Chart]:
 
     return [
         chart(
-            "Tokens by the second, of all conversations",
+            "Tokens per second, of all conversations",
             series("tokens/s", lambda crowd, _: sum(crowd.tokens) / crowd.took_s),
         ),
         chart(
@@ -119,7 +119,7 @@ def _charts(crowds: list[list[Crowd]]) -> list[Chart]:
             series("largest", lambda crowd, _: max(crowd.first_s)),
         ),
         chart(
-            "MiB of memory more than with one conversation",
+            "MiB of memory beyond that of one conversation",
             series("resident", lambda crowd, row: (crowd.resident - row[0].resident) / _MIB),
             series("kept caches", lambda crowd, row: (crowd.kept - row[0].kept) / _MIB),
         ),

@@ -29,7 +29,7 @@ __all__ = ["KERNELS", "Blocks", "Judge", "make_blocks", "measure_vocabulary", "p
 VOCABULARIES = (8192, 32768, 49152, 128256, 151936, 262144)
 DRAFT_VOCABULARIES = (4096, 8192, 16384, 49152)
 BLOCK = 4
-_BLOCKS = 8  # that take turns, so that not all of a row is in the processor's cache already
+_BLOCKS = 8  # that take turns, so that a row is not in the processor's cache already
 _REPETITIONS = 5
 _HEAD, _FALL, _BULK, _DISAGREEMENT = 12.0, 1.3, 1.5, 0.5
 
@@ -39,8 +39,8 @@ KERNELS: dict[str, tuple[SamplingParameters, int]] = {
     "sampled": (SamplingParameters(), 0),
     f"rejection, block of {BLOCK}": (SamplingParameters(), BLOCK),
 }
-"""Name -> filters, of which the library's own are temperature 0.8, top-k 40, top-p 0.95 and
-min-p 0.05; and how many proposals are judged."""
+"""Name -> filters, by default temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05; and how many
+proposals are judged."""
 
 
 class Blocks(NamedTuple):
@@ -58,7 +58,7 @@ class Blocks(NamedTuple):
 
 
 def measure_vocabulary(setup: Setup) -> list[Chart]:
-    """Microseconds of a position of a block, milliseconds of a draft's step."""
+    """Measure microseconds of a position of a block, and milliseconds of a draft's step."""
     warm_up()
     return [_kernels(setup.rounds), _draft_steps(setup)]
 
@@ -85,7 +85,7 @@ def _kernels(rounds: int) -> Chart:
 
 
 class Judge:
-    """Runs the kernels on blocks, in arrays that are there already, as in the decoding loop."""
+    """Run the kernels on blocks in preallocated arrays, as the decoding loop does."""
 
     def __init__(self, blocks: Blocks) -> None:
         size = blocks.logits.shape[2]
@@ -94,10 +94,10 @@ class Judge:
         self._history, self._out = np.zeros(1 + BLOCK, np.int32), np.zeros(BLOCK + 1, np.int32)
 
     def run(self, name: str) -> tuple[float, int]:
-        """Seconds that one of `KERNELS` took for all blocks, and positions.
+        """Return the seconds that one of `KERNELS` took for all blocks, and the positions.
 
-        A position is a row of logits that was filtered and drawn from: those behind a rejected
-        proposal are not looked at.
+        A position is a row of logits that was filtered and drawn from; rows after a rejected
+        proposal are not.
         """
         sampling, k = KERNELS[name]
         settings = draw_settings(sampling, "auto")
@@ -115,7 +115,7 @@ class Judge:
 
 
 def make_blocks(size: int, generator: np.random.Generator) -> Blocks:
-    """Random blocks over a vocabulary; the draft's logits are the target's with noise."""
+    """Make random blocks over a vocabulary; the draft's logits are the target's with noise."""
     settings = draw_settings(SamplingParameters(), "auto")
     workspace, history = make_workspace(size), np.zeros(1 + BLOCK, np.int32)
     logits = np.stack([peaked_logits(size, generator, BLOCK + 1) for _ in range(_BLOCKS)])
@@ -131,7 +131,7 @@ def make_blocks(size: int, generator: np.random.Generator) -> Blocks:
 
 
 def peaked_logits(size: int, generator: np.random.Generator, rows: int) -> Float32Array:
-    """float32 (rows, size): a bulk of unlikely tokens and a head that falls by a power of rank."""
+    """Make logits, float32 (rows, size): many unlikely tokens, and a head by powers of rank."""
     logits = generator.normal(0.0, _BULK, (rows, size)).astype(np.float32)
     head = min(size, 1000)
     for row in logits:

@@ -1,22 +1,23 @@
-"""Does theory say what speculation brings? Measured speedups against predictions, by prompt.
+"""Does theory predict what speculation brings? Compare predicted and measured speedups.
 
     python -m bench.theory [MODEL] [--draft auto] [--k 1 3 5 | auto] [--tasks FILE]
                            [--categories NAME ...] [--limit N] [--temperature 0] [--tokens 96]
                            [--rounds 3] [--ctx 2048] [--json FILE] [--png FILE]
 
-First v(n) is measured at several depths, and what drafting costs. Then every task is done plainly
-and with every k, one after the other in random order, in every round. The measured speedup is plain
-seconds a token / speculative seconds a token, from the prompt being read to the last text; shown is
-the median round. Predictions:
+First v(n) is measured at several depths, and the cost of drafting. Then, in every round, every
+task is done plainly and with every k, one after the other in random order. The measured speedup is
+plain seconds per token / speculative seconds per token, from the end of the prompt to the last
+text; shown is the median round. The predictions are
 
-    A  Leviathan et al. (2023), theorem 3.8: tokens a cycle from the prompt's alpha by position,
+    A  Leviathan et al. (2023), theorem 3.8: tokens per cycle from the prompt's alpha by position,
        over v(k + 1) + k c at its mean depth, for the block lengths that happened
     B  the costs of the cycles that happened, each at its depth
 
-B / A contains what alpha brings by varying along the text (column alpha, which is beside one alpha
-for all positions) and costs that are no part of the theorem: a draft that reads the prompt, say.
-Measured / B is the product of the factors behind "both": above 1, one makes the speedup greater
-than predicted. "both" is how much slower than measured before both sides were alike, which cancels.
+B / A has two parts: what alpha brings by varying along the text, compared with one alpha for all
+positions (column alpha), and costs that the theorem leaves out (column costs), such as a draft that
+reads the prompt. Measured / B is the product of the factors to the right of "both"; a factor above
+1 makes the speedup greater than predicted. "both" is by how much both sides alike were slower than
+measured before; it cancels.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ parser.add_argument("--png", type=Path)
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Say before any work what would go wrong after it.
+    """Refuse before any work what would fail after it.
 
     Raises:
         UsageError: something would.

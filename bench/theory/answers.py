@@ -1,4 +1,4 @@
-"""What one side did with one task, cycle by cycle: what is predicted, and what is explained."""
+"""What one side did with one task, cycle by cycle."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Turn:
 
     Attributes:
         reused: tokens of the prompt that the cache held already.
-        tokens: of the answer, an end token included. What a block emitted behind that one is
+        tokens: of the answer, an end token included. What a block emitted after the end token is
             dropped and does not count.
-        seconds: from the prompt being read to the last piece of text.
+        seconds: from the end of the prompt to the last piece of text.
         cycles: in their order.
     """
 
@@ -48,7 +48,7 @@ class Turn:
     cycles: tuple[Cycle, ...]
 
     def kept(self) -> Iterator[tuple[Cycle, int]]:
-        """Every cycle with the tokens of it that the answer has."""
+        """Yield every cycle with how many of its tokens the answer has."""
         left = self.tokens
         for cycle in self.cycles:
             count = min(cycle.emitted, left)
@@ -61,7 +61,7 @@ class Answer:
     """All turns of a task.
 
     Attributes:
-        digest: of the tokens, to compare texts by.
+        digest: of the tokens, to compare texts.
     """
 
     turns: tuple[Turn, ...]
@@ -69,27 +69,27 @@ class Answer:
 
     @property
     def tokens(self) -> int:
-        """Of all answers."""
+        """Tokens of all answers."""
         return sum(turn.tokens for turn in self.turns)
 
     @property
     def seconds(self) -> float:
-        """Of decoding."""
+        """Seconds of decoding."""
         return sum(turn.seconds for turn in self.turns)
 
     @property
     def cycles(self) -> list[Cycle]:
-        """Of all turns."""
+        """Cycles of all turns."""
         return [cycle for turn in self.turns for cycle in turn.cycles]
 
     def as_json(self) -> dict[str, Any]:
-        """Cycles as lists of their fields, in the order of `Cycle`."""
+        """Return cycles as lists of their fields, in the order of `Cycle`."""
         turns = [{**vars(turn), "cycles": [list(c) for c in turn.cycles]} for turn in self.turns]
         return {"digest": self.digest, "turns": turns}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Answer:
-        """From `as_json`."""
+        """Make an answer from `as_json`."""
         return cls(tuple(_turn(**turn) for turn in data["turns"]), data["digest"])
 
 

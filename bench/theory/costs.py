@@ -1,4 +1,4 @@
-"""What evaluations and drafting cost, measured before the runs that are predicted from it."""
+"""Measure the costs of evaluations and drafting, before the runs to predict."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Costs:
     Attributes:
         depths: tokens in the cache, ascending.
         sizes: the n, 1, 2, 3 ...
-        seconds: for each depth, of an evaluation of each size like the one before it.
+        seconds: for each depth, of an evaluation of each size after one of the same size.
     """
 
     depths: list[int]
@@ -48,11 +48,11 @@ class Costs:
         return make_cost_table(self.depths, self.sizes, self.seconds, free, self.sizes[-1])
 
     def evaluation_s(self, n: int, depth: float) -> float:
-        """Seconds of n tokens behind `depth`, between and beyond measured depths on a line."""
+        """Return the seconds of n tokens after `depth`, by linear interpolation of depths."""
         return float(predicted_cost(self._table, float(depth), n))
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return everything."""
         return asdict(self)
 
 
@@ -61,9 +61,9 @@ class Drafting:
     """What proposals cost, in seconds; 0 where there is no such drafter.
 
     Attributes:
-        lookup_s: of prompt lookup, a cycle.
+        lookup_s: of prompt lookup, per cycle.
         indexing_s: of prompt lookup, for each token of a prompt.
-        step_s: of a draft model, a token.
+        step_s: of a draft model, per token.
         reading_s: of a draft model, for each token that it has not seen.
     """
 
@@ -73,13 +73,13 @@ class Drafting:
     reading_s: float = 0.0
 
     def of_cycles(self, turns: Sequence[Turn]) -> Iterator[float]:
-        """Seconds of drafting, for every cycle of these turns in their order."""
+        """Yield the seconds of drafting of every cycle of these turns."""
         cached = 0  # by the draft model
         for turn in turns:
             cached = min(cached, turn.reused)
             for index, cycle in enumerate(turn.cycles):
                 seconds = self.lookup_s
-                if index == 0:  # its index is built anew for every prompt
+                if index == 0:  # prompt lookup builds its index anew for every prompt
                     seconds += self.indexing_s * (cycle.depth + 1)
                 if cycle.drafted:
                     reading_s = self.reading_s * (cycle.depth - cached)
@@ -88,13 +88,13 @@ class Drafting:
                 yield seconds
 
     def as_json(self) -> dict[str, float]:
-        """All of it."""
+        """Return everything."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a prediction is made from.
+    """The costs that a prediction is made from.
 
     Attributes:
         plain, speculative: costs of the target as each side opens it.
@@ -107,7 +107,7 @@ class Known:
 
 
 def measure_evaluations(context: Context, largest: int, repetitions: int = 5) -> Costs:
-    """Measure 1 to `largest` tokens behind all of `DEPTHS` that fit; the content is lost."""
+    """Measure 1 to `largest` tokens after all of `DEPTHS` that fit; the content is lost."""
     room = context.capacity - largest
     depths = [depth for depth in DEPTHS if depth <= room] or [max(1, room)]
     sizes = list(range(1, largest + 1))
@@ -119,7 +119,7 @@ def measure_evaluations(context: Context, largest: int, repetitions: int = 5) ->
 
 
 def measure_drafting(engine: Engine, k: int) -> Drafting:
-    """Of an engine that was just opened: its draft was measured then.
+    """Measure drafting with an engine that was just opened, which measured its draft.
 
     Args:
         k: the most proposals of a cycle.
@@ -135,7 +135,7 @@ def measure_drafting(engine: Engine, k: int) -> Drafting:
 
 
 def _measure_lookup(text: np.ndarray, k: int) -> tuple[float, float]:
-    """Seconds of a look-up, and of indexing a token."""
+    """Return the seconds of a look-up, and of indexing a token."""
     drafter, budget = PromptLookupDrafter(len(text)), fixed_budget(k)
     history = np.concatenate([text, np.zeros(k, text.dtype)])
     drafter.propose(history, 1, budget)  # compiles, or loads what was compiled

@@ -1,4 +1,4 @@
-"""Why a measured speedup is not the predicted one: factors whose product is the quotient.
+"""Explain measured / predicted speedup as a product of factors.
 
 A side's seconds are a sum of parts, and so is what was predicted for them. Each part gets its
 share of the logarithm of their quotient by the logarithmic mean, (measured - predicted) / L with
@@ -19,12 +19,12 @@ from bench.theory.predictions import plain_s
 __all__ = ["FACTORS", "Decomposition", "Part", "decompose"]
 
 FACTORS = ("plain", "text", "same", "changed", "first", "drafting", "overhead")
-"""Names of the factors; `Decomposition` says what they are."""
+"""Names of the factors; see `Decomposition`."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Seconds for each token of the answer: as measured, and as predicted."""
+    """Seconds per token of the answer, measured and predicted."""
 
     measured: float = 0.0
     predicted: float = 0.0
@@ -37,21 +37,21 @@ class Part:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """Measured speedup / prediction by cycles, taken apart.
+    """The factors of measured speedup / prediction by cycles.
 
     Attributes:
-        both: by how much the machine was slower on both sides alike than when the table was
-            measured. It cancels in a speedup, and is taken out of the factors.
+        both: by how much the machine was slower, on both sides alike, than when the table was
+            measured. It cancels in a speedup, and is not part of the factors.
         factors: by name. Above 1 the speedup is greater than predicted, because
             "plain": steps of plain decoding are slower than the table;
             "text": both texts differ, and plain decoding had other depths;
             "same": evaluations of as many tokens as the one before are faster than the table;
-            "changed": so are those of another number, for which llama.cpp plans its graph anew;
-            "first": so are the first ones behind a prompt;
+            "changed": the same for another number, for which llama.cpp plans its graph anew;
+            "first": the same for the first ones after a prompt;
             "drafting": proposing is faster than measured;
-            "overhead": the rest, which is predicted to be nothing (sampling, text, Python), takes
-            more of plain decoding than of speculative.
-        parts: by factor, the seconds a token that it comes from; "overhead" is the speculative
+            "overhead": the rest (sampling, text, Python), predicted to be 0, takes more of plain
+            decoding than of speculative.
+        parts: by factor, the seconds per token that it comes from; "overhead" is the speculative
             side's, "plain overhead" the plain side's.
     """
 
@@ -61,16 +61,16 @@ class Decomposition:
 
     @property
     def product(self) -> float:
-        """Of the factors."""
+        """The product of the factors."""
         return math.prod(self.factors.values())
 
     def as_json(self) -> dict[str, object]:
-        """All of it."""
+        """Return everything."""
         return asdict(self)
 
 
 def decompose(plain: Answer, speculative: Answer, known: Known) -> Decomposition:
-    """Explain one round: the plain answer and the speculative one that belongs to it."""
+    """Explain one round, by its plain answer and its speculative one."""
     parts = {**_plain_parts(plain, known), **_speculative_parts(speculative, known)}
     table_s = plain_s(speculative, known) / speculative.tokens
     both = _common(parts)
@@ -115,7 +115,7 @@ def _speculative_parts(answer: Answer, known: Known) -> dict[str, Part]:
 
 
 def _evaluations(answer: Answer) -> Iterator[tuple[str, int, int, float]]:
-    """Kind, tokens, depth and seconds of every evaluation."""
+    """Yield kind, tokens, depth and seconds of every evaluation."""
     for turn in answer.turns:
         last = None
         for cycle in turn.cycles:
@@ -125,7 +125,7 @@ def _evaluations(answer: Answer) -> Iterator[tuple[str, int, int, float]]:
 
 
 def _common(parts: dict[str, Part]) -> float:
-    """What both sides' steady evaluations are off by alike: the smaller of the two."""
+    """Return the factor by which steady evaluations of both sides are off, the smaller of two."""
     plain, same = parts["plain"].ratio, parts["same"].ratio
     if not plain or not same:
         return 1.0
@@ -134,7 +134,7 @@ def _common(parts: dict[str, Part]) -> float:
 
 
 def _shares(parts: dict[str, Part], both: float) -> dict[str, float]:
-    """Of the log of a side's seconds / `both` times those predicted, what each part has."""
+    """Return each part's share of the log of seconds / (`both` * predicted seconds) of a side."""
     measured = sum(part.measured for part in parts.values())
     predicted = both * sum(part.predicted for part in parts.values())
     scale = _logarithmic_mean(measured, predicted)
@@ -142,6 +142,6 @@ def _shares(parts: dict[str, Part], both: float) -> dict[str, float]:
 
 
 def _logarithmic_mean(x: float, y: float) -> float:
-    """(x - y) / log(x / y), and what it tends to where they are equal."""
+    """Return (x - y) / log(x / y), or its limit where they are equal."""
     difference = x - y
     return difference / math.log1p(difference / y) if difference else y

@@ -1,4 +1,4 @@
-"""Measured against predicted speedups, as a PNG."""
+"""Draw measured against predicted speedups as a PNG."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PREDICTIONS = {
 
 
 def write_scatter(rows: Sequence[dict[str, Any]], title: str, path: Path) -> None:
-    """A panel for each prediction, with the line on which it is right."""
+    """Draw a panel for each prediction, with the line on which it is right."""
     write_panels(
         path,
         *(
@@ -59,7 +59,7 @@ def _draw(axes: Axes, rows: Sequence[dict[str, Any]], name: str, title: str) -> 
 
 
 def _spread(rows: Sequence[dict[str, Any]]) -> list[list[float]]:
-    """What reaches below and above the point: the interval, which may lie on one side of it."""
+    """Return how far the interval reaches below and above; it may lie on one side only."""
     return [
         [max(0.0, row["measured"] - row["interval"]["low"]) for row in rows],
         [max(0.0, row["interval"]["high"] - row["measured"]) for row in rows],

@@ -1,6 +1,6 @@
-"""What theory says of an answer's speedup, from acceptance and costs that were known before.
+"""Predict the speedup of an answer from its acceptance, and from costs measured before.
 
-Three predictions, each with more of what happened in it: the theorem with one chance of
+There are three predictions, each with more of what happened: the theorem with one chance of
 acceptance, with one for each position in the block, and the costs of the cycles as they were.
 """
 
@@ -19,19 +19,19 @@ __all__ = ["Prediction", "acceptance", "one_chance", "plain_s", "predict"]
 
 @dataclass(frozen=True)
 class Prediction:
-    """Speedups over plain decoding, and what leads from one to the next.
+    """Predicted speedups over plain decoding, and the ratios between them.
 
     Attributes:
         one_alpha: Leviathan et al. (2023), theorem 3.8, with measured costs and one alpha, over
             the block lengths that happened.
         textbook: the same with an alpha for each position of the block (prediction A).
         cycles: by the costs of every cycle at its depth (prediction B).
-        runs: textbook / one_alpha: acceptance comes in runs, so that a proposal behind accepted
+        runs: textbook / one_alpha: acceptance comes in runs, so that a proposal after accepted
             ones is accepted more often than the first.
-        lengths: tokens a cycle that were emitted / that alphas and lengths give if they have
-            nothing to do with each other: longer blocks where more is accepted.
-        costs: what is left of cycles / textbook: depths, drafts reading the prompt, tokens
-            dropped behind the end.
+        lengths: tokens per cycle emitted / expected if alphas and lengths were independent: blocks
+            are longer where more is accepted.
+        costs: the rest of cycles / textbook: depths, drafts reading the prompt, tokens dropped
+            after the end.
     """
 
     one_alpha: float
@@ -43,18 +43,18 @@ class Prediction:
 
     @property
     def varying(self) -> float:
-        """All that comes from alpha varying along the text: Jensen's inequality."""
+        """The effect of alpha varying along the text: Jensen's inequality."""
         return self.runs * self.lengths
 
     def as_json(self) -> dict[str, float]:
-        """All of it."""
+        """Return everything."""
         return {**asdict(self), "varying": self.varying}
 
 
 def acceptance(cycles: Sequence[Cycle]) -> list[float]:
-    """By position in the block, the share that was accepted of the proposals that were judged.
+    """Return the share accepted of the proposals judged, by position in the block.
 
-    Where none was judged, as for the position before.
+    A position where none was judged has the share of the one before.
     """
     alpha: list[float] = []
     for position in range(max((c.proposed for c in cycles), default=0)):
@@ -81,7 +81,7 @@ def plain_s(answer: Answer, known: Known) -> float:
 
 
 def predict(answer: Answer, known: Known) -> Prediction:
-    """Predictions for a speculative answer, of which only the counts are looked at."""
+    """Predict the speedup of a speculative answer, using its counts but not its times."""
     cycles = answer.cycles
     alpha, alone = acceptance(cycles), one_chance(cycles)
     one_alpha, _ = _theorem([alone] * len(alpha), cycles, known)
@@ -95,7 +95,7 @@ def predict(answer: Answer, known: Known) -> Prediction:
 
 
 def _theorem(alpha: Sequence[float], cycles: Sequence[Cycle], known: Known) -> tuple[float, float]:
-    """Speedup and tokens a cycle at the mean depth, over the lengths that happened."""
+    """Return speedup and tokens per cycle at the mean depth, over the lengths that happened."""
     depth = sum(c.depth for c in cycles) / len(cycles)
     plain = known.plain.evaluation_s(1, depth)
     v = [known.speculative.evaluation_s(n, depth) / plain for n in range(1, len(alpha) + 2)]

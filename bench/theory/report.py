@@ -24,11 +24,11 @@ from edgespec.runtime.warmup import warm_up
 __all__ = ["compare", "make_report", "show"]
 
 Answers = dict[str, dict[str, Any]]
-"""By task: its "category", and "answers", by variant those of every round."""
+"""By task: its "category", and its "answers" of every round by variant."""
 
 
 def measure(variants: Sequence[Variant], work: Work) -> Answers:
-    """All rounds; Ctrl-C ends them, and what was measured until then is there."""
+    """Measure all rounds; after Ctrl-C return what was measured until then."""
     found: Answers = {}
     try:
         for task, _, answers in run(variants, work, note):
@@ -43,7 +43,7 @@ def measure(variants: Sequence[Variant], work: Work) -> Answers:
 
 
 def compare(found: Answers, known: dict[str, Known]) -> tuple[list[Any], list[Any]]:
-    """Rows of all prompts by k, outliers marked, and a summary for each k."""
+    """Return rows of all prompts by k, with outliers marked, and a summary for each k."""
     rows, summary = [], []
     for k, costs in known.items():
         own = []
@@ -99,7 +99,7 @@ def _quality(one: dict[str, float | None]) -> str:
 
 
 def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure, and put everything together."""
+    """Measure, and return everything as one report."""
     tasks = own_tasks() if arguments.tasks is None else read_tasks(arguments.tasks)
     tasks = choose_tasks(tasks, arguments.categories, arguments.limit)
     work = Work(tasks, [arguments.temperature], arguments.rounds, arguments.tokens)

@@ -1,4 +1,4 @@
-"""Measured beside predicted, by prompt; which prompts stand out, and why; and how good it is."""
+"""Compare measured with predicted speedups by prompt, and explain the outliers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from edgespec.benchmark.summary import median_interval
 __all__ = ["LEAST", "SPREADS", "make_row", "mark_outliers", "rank_correlation", "summarize"]
 
 LEAST, SPREADS = 0.05, 3.0
-"""An outlier is off by more than the one, and by more than so many robust standard deviations."""
+"""An outlier is off by more than LEAST, and by more than SPREADS robust standard deviations."""
 
 _ROBUST = 1.4826  # standard deviations of a normal distribution in its median absolute deviation
-_FEWEST = 3  # prompts that may be ranked, or tell what is usual
+_FEWEST = 3  # prompts that can be ranked, or show what is usual
 
 Row = dict[str, Any]
 
@@ -39,10 +39,10 @@ _WORDS = {
 def make_row(
     task: str, category: str, k: str, rounds: Sequence[tuple[Answer, Answer]], known: Known
 ) -> Row:
-    """One prompt with one k.
+    """Make the row of one prompt with one k.
 
-    Predicted and explained is the round of the median speedup (of two in the middle the lower
-    one), so that the factors' product is exact.
+    It predicts and explains the round of the median speedup (the lower of two in the middle), so
+    that the product of the factors is exact.
 
     Args:
         rounds: plain and speculative answers.
@@ -79,8 +79,8 @@ def _token_s(answer: Answer) -> float:
 def mark_outliers(rows: Sequence[Row]) -> float:
     """Give every row of one k its "outlier", a sentence or None.
 
-    The prediction claims to be right: standard deviations are around 0, not around the rows'
-    middle. What they have in common is no outlier; `summarize` tells it.
+    Standard deviations are around 0, where the prediction is right, not around the middle of the
+    rows. What all rows have in common is no outlier; `summarize` shows it.
 
     Returns:
         The bound of |log(measured / by_cycle)|.
@@ -95,7 +95,7 @@ def mark_outliers(rows: Sequence[Row]) -> float:
 
 
 def largest_factor(row: Row) -> str:
-    """The one that moves the speedup furthest in the direction in which it is off."""
+    """Return the factor that moves the speedup furthest in the direction in which it is off."""
     sign = math.copysign(1.0, row["off"])
     return max(FACTORS, key=lambda name: sign * math.log(row["factors"][name]))
 
@@ -103,7 +103,7 @@ def largest_factor(row: Row) -> str:
 def _sentence(row: Row) -> str:
     name = largest_factor(row)
     parts, ratio = row["parts"], "-"
-    # What the machine was slower by on both sides is nobody's fault here.
+    # A machine that was slower on both sides does not explain anything.
     predicted = row["both"] * parts.get(name, {"predicted": 0.0})["predicted"]
     if predicted > 0:
         ratio = f"{parts[name]['measured'] / predicted:.2f}"
@@ -124,7 +124,7 @@ def _share(parts: dict[str, Any], name: str, others: Sequence[str]) -> float:
 
 
 def summarize(rows: Sequence[Row], bound: float) -> dict[str, Any]:
-    """How well each prediction does over the prompts of one k, and the usual factors."""
+    """Return how good each prediction is over the prompts of one k, and the median factors."""
     measured = [row["measured"] for row in rows]
     predictions = {}
     for name in ("textbook", "by_cycle"):
@@ -147,7 +147,10 @@ def summarize(rows: Sequence[Row], bound: float) -> dict[str, Any]:
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Spearman's, equal values sharing their mean rank; None for too few, or all of them equal."""
+    """Return Spearman's correlation, or None for too few values or all equal.
+
+    Equal values share their mean rank.
+    """
     if len(x) < _FEWEST or len(set(x)) == 1 or len(set(y)) == 1:
         return None
     return float(np.corrcoef(_ranks(x), _ranks(y))[0, 1])

@@ -1,4 +1,4 @@
-"""Running both sides: every task plainly and with every k, one after the other, in random order."""
+"""Run every task plainly and with every k, one after the other in random order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Variant:
 
     Attributes:
         name: `PLAIN`, or k.
-        engine: open, used by nobody else; variants of fixed k share one.
+        engine: open, and used by nobody else; variants of fixed k share one.
         k: the most proposals of a cycle.
     """
 
@@ -47,7 +47,7 @@ class Variant:
 
 
 class CycleLog(WatchedPolicy):
-    """Also remembers whether a draft model had a part in the proposals."""
+    """Also remember whether a draft model had a part in the proposals."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine.policy)
@@ -59,7 +59,7 @@ class CycleLog(WatchedPolicy):
         return super().observe(timing)
 
     def take(self, start: int) -> tuple[Cycle, ...]:
-        """Cycles from this one on."""
+        """Return the cycles from this one on."""
         pairs = zip(self.cycles[start:], self.drafted[start:], strict=True)
         return tuple(
             Cycle(
@@ -75,9 +75,9 @@ class CycleLog(WatchedPolicy):
 def open_variants(
     model: str | None, options: EngineOptions, ks: Sequence[int | None], stack: ExitStack
 ) -> list[Variant]:
-    """Plain decoding and every k, None for costs deciding; the stack closes the engines.
+    """Open plain decoding and every k (None is adaptive); the stack closes the engines.
 
-    A k beyond what keeps texts exact here is cut to that.
+    A k beyond what keeps texts exact here is reduced to that.
 
     Raises:
         UsageError: no block at all would be exact.
@@ -103,7 +103,7 @@ def _most(engine: Engine) -> int:
 
 
 def measure_known(variants: Sequence[Variant], note: Note) -> dict[str, Known]:
-    """Costs for every speculative variant, by its name; measured once for each way of opening."""
+    """Measure costs for every speculative variant, once for each way to open the target."""
     largest: dict[str, Variant] = {}
     for variant in variants:
         way = _way(variant.engine)
@@ -120,7 +120,7 @@ def measure_known(variants: Sequence[Variant], note: Note) -> dict[str, Known]:
 
 
 def _way(engine: Engine) -> str:
-    """Contexts of one way to open the target cost the same."""
+    """Name the way the target was opened; contexts opened alike cost the same."""
     tapped = ", hidden states read" if engine.target.on_evaluated is not None else ""
     return setting_of(engine.target) + tapped
 
@@ -128,12 +128,12 @@ def _way(engine: Engine) -> str:
 def run(
     variants: Sequence[Variant], work: Work, note: Note
 ) -> Iterator[tuple[Task, int, dict[str, Answer]]]:
-    """Every task of every round, with the answers by variant.
+    """Yield every task of every round, with the answers by variant.
 
     A task whose first prompt does not fit into the context is left out.
     """
     limits = GenerationLimits(max_tokens=work.tokens)
-    for variant in variants:  # what is done first takes longer
+    for variant in variants:  # the first answer takes longer
         _answer(variant, Task("warm-up", "", ("Say hello.",)), SamplingParameters(), limits)
     for round_ in range(work.rounds):
         sampling = SamplingParameters(temperature=work.temperatures[0], seed=round_)
@@ -149,7 +149,7 @@ def run(
 def _answer(
     variant: Variant, task: Task, sampling: SamplingParameters, limits: GenerationLimits
 ) -> Answer:
-    """A conversation from empty caches on; a later turn that does not fit is left out."""
+    """Have a conversation from empty caches; a later turn that does not fit is left out."""
     engine = variant.engine
     forget_texts(engine)
     engine.decoder.k = variant.k

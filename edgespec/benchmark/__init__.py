@@ -1,1 +1,1 @@
-"""Plain decoding against speculation on prompts, measured in pairs."""
+"""Measure plain decoding against speculation, in pairs."""

@@ -1,4 +1,4 @@
-"""The benchmark itself: every task on both sides, one after the other, in random order."""
+"""Measure every task on both sides, one after the other, in random order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Work:
         temperatures: of the answers.
         rounds: how often each task is done at each temperature.
         tokens: of an answer, at most.
-        minutes: after so many no other pair is begun; None for no end but the last task's.
+        minutes: begin no pair later than this; None for no limit.
     """
 
     tasks: Sequence[Task]
@@ -50,11 +50,11 @@ def measure_pairs(
     """Measure what the results lack.
 
     Both sides of a pair follow each other, so that a machine that slows down slows down both;
-    which goes first is left to chance. A task is done with the round's number as seed.
+    chance decides which goes first. The round's number is the seed.
 
     Args:
         engines: for each of `SIDES`, used by nobody else.
-        note: called before each pair with how many are done, how many there are, and what is next.
+        note: called before each pair with the pairs done, their total, and the next task.
     """
     jobs = [
         (task, temperature, round_)
@@ -111,6 +111,6 @@ def _measure(
 
 
 def peak_memory() -> int:
-    """The most bytes that this process, with both engines, has had resident."""
+    """Return the most bytes that this process, with both engines, has had resident."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,4 +1,4 @@
-"""Joules that the processor used, where the system tells (Linux, Intel's and AMD's RAPL)."""
+"""Joules that the processor used, where the system reports them (Linux, RAPL)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _ROOT = Path("/sys/class/powercap")
 
 
 class EnergyMeter:
-    """Counts what all packages together use, other programs' work included.
+    """Count what all processor packages use together, other programs' work included.
 
-    Most systems let only the administrator read it; without that there is no figure.
+    RAPL counts for Intel and AMD. On most systems only the administrator may read it.
     """
 
     def __init__(self, root: Path = _ROOT) -> None:
@@ -24,7 +24,7 @@ class EnergyMeter:
         self._before = [_read(counter) for counter in self._counters]
 
     def joules(self) -> float | None:
-        """Since the last call, or since it was made; None where it cannot be read."""
+        """Return joules since the last call, or since opening; None where they cannot be read."""
         now = [_read(counter) for counter in self._counters]
         before, self._before = self._before, now
         total = 0

@@ -1,4 +1,4 @@
-"""What machine figures were measured on."""
+"""The machine that figures are measured on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["machine_facts"]
 
 
 def machine_facts() -> dict[str, Any]:
-    """Processor, cores and instruction sets, as far as the system tells them."""
+    """Return processor, cores and instruction sets, as far as the system reports them."""
     facts = _cpuinfo()
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {

@@ -1,4 +1,4 @@
-"""One task on one side: how long it took, what was proposed, and what of that was right."""
+"""One task on one side: how long it took, what was proposed, and what was accepted."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Run:
     Attributes:
         first_token_s: seconds from each message to the first token, added up over the turns.
         decode_s: seconds of decoding, prompts left out.
-        digest: of all emitted tokens, to compare texts by.
+        digest: of all emitted tokens, to compare texts.
         tried, accepted: by position in the block, proposals that were judged and accepted.
         depths: tokens in the cache, in steps of 256 -> emitted tokens and seconds there.
-        joules: of the whole processor, if the system tells.
+        joules: of the whole processor, if the system reports them.
     """
 
     tokens: int = 0
@@ -51,12 +51,12 @@ class Run:
     joules: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """One side of a line of the results file."""
+        """Return one side of a line of the results file."""
         return asdict(self)
 
 
 class WatchedPolicy:
-    """A policy that remembers what every cycle was, and what had been predicted for it."""
+    """A policy that remembers every cycle, with its predicted seconds."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -64,7 +64,7 @@ class WatchedPolicy:
         self.cycles: list[tuple[CycleTiming, float | None]] = []
 
     def budget(self, depth: int, limit: int) -> DraftBudget:
-        """The watched policy's."""
+        """Return the watched policy's."""
         return self._policy.budget(depth, limit)
 
     def observe(self, timing: CycleTiming) -> float | None:

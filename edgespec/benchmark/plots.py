@@ -1,4 +1,4 @@
-"""The results as a PNG."""
+"""Draw the results as a PNG."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pair = dict[str, Any]
 
 
 def write_plots(pairs: Sequence[Pair], title: str, path: Path) -> None:
-    """Speedup by category, acceptance by position, and speed by depth, below each other."""
+    """Draw speedup by category, acceptance by position, and speed by depth."""
     write_panels(
         path,
         lambda axes: _draw_speedups(axes, pairs, title),
@@ -50,7 +50,7 @@ def _draw_speedups(axes: Axes, pairs: Sequence[Pair], title: str) -> None:
         axes.errorbar(middles, heights, spread, fmt="none", color="0.2", capsize=2)
     axes.axhline(1, color="0.4", linewidth=1, linestyle="--")
     axes.set_xticks(range(len(categories)), categories, rotation=20, ha="right")
-    axes.set_title(f"{title}: tokens by the second, speculative / plain", loc="left")
+    axes.set_title(f"{title}: tokens per second, speculative / plain", loc="left")
     axes.legend(frameon=False, fontsize=9)
 
 
@@ -77,7 +77,7 @@ def _draw_depths(axes: Axes, pairs: Sequence[Pair]) -> None:
         axes.plot(
             list(speeds), list(speeds.values()), marker="o", markersize=4, color=colour, label=side
         )
-    axes.set_title("Tokens by the second of decoding", loc="left")
+    axes.set_title("Tokens per second of decoding", loc="left")
     axes.set_xlabel("tokens in the cache, in steps of 256")
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize=9)

@@ -1,4 +1,4 @@
-"""Results on disk: a line for each pair as soon as it is measured, to be gone on with."""
+"""Keep results on disk, a line for each pair, so that a later run can continue."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _FORMAT = "edgespec-bench 1"
 class Results:
     """Lines of a file, or of memory only.
 
-    The first line says what was measured and on what machine, every other one is a pair: a task
-    at a temperature in a round, with what both sides did.
+    The first line has the settings and the machine; every other line is a pair: a task at a
+    temperature in a round, with what both sides did.
 
     Args:
-        path: gone on with if it is there and has the same settings; None keeps nothing.
+        path: continued if it exists and has the same settings; None keeps nothing.
         settings: what pairs of one file have in common.
-        facts: of the machine; of the first run, in a file that is gone on with.
+        facts: of the machine; a file that is continued keeps those of its first run.
 
     Raises:
         UsageError: the file is something else, or has other settings.
@@ -37,12 +37,12 @@ class Results:
         if path is None:
             return
         if path.exists() and path.stat().st_size:
-            self._go_on(path, settings)
+            self._continue(path, settings)
         else:
             self._append(self.head)
 
     def add(self, pair: dict[str, Any]) -> None:
-        """Keep it.
+        """Keep a pair.
 
         Raises:
             EdgespecError: it cannot be written.
@@ -52,7 +52,7 @@ class Results:
             self._append(pair)
 
     def has(self, task: str, temperature: float, round_: int) -> bool:
-        """Whether this pair was measured before."""
+        """Return whether this pair was measured before."""
         wanted = (task, temperature, round_)
         return any((p["task"], p["temperature"], p["round"]) == wanted for p in self.pairs)
 
@@ -63,7 +63,7 @@ class Results:
 
     @property
     def measured(self) -> list[dict[str, Any]]:
-        """Pairs with both sides: some tasks do not fit into the context."""
+        """Pairs with both sides, without tasks that did not fit into the context."""
         return [pair for pair in self.pairs if "skipped" not in pair]
 
     def _append(self, line: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ class Results:
             reason = error.strerror or error
             raise EdgespecError(f"cannot write {self.path}: {reason}") from None
 
-    def _go_on(self, path: Path, settings: dict[str, Any]) -> None:
+    def _continue(self, path: Path, settings: dict[str, Any]) -> None:
         try:
             text = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""From pairs to figures: medians of ratios, by category, with bootstrap intervals."""
+"""Summarize pairs: medians of ratios by category, with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pair = dict[str, Any]
 
 
 def median_interval(values: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, float]:
-    """The median, and a 95% bootstrap interval of it (percentile method)."""
+    """Return the median and its 95% bootstrap interval (percentile method)."""
     values = np.asarray(values, np.float64)
     generator = np.random.default_rng(0)
     medians = np.median(generator.choice(values, (_RESAMPLES, len(values))), axis=1)
@@ -25,10 +25,10 @@ def median_interval(values: Sequence[float] | np.ndarray[Any, Any]) -> dict[str,
 
 
 def summarize(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
-    """A line for each temperature and category, and one for all categories of a temperature.
+    """Return a line for each temperature and category, and one for all of a temperature.
 
-    Ratios are speculative / plain; of tokens by the second above 1 is faster, of seconds to the
-    first token below 1.
+    Ratios are speculative / plain. Faster is above 1 for tokens per second, and below 1 for
+    seconds to the first token.
     """
     lines = []
     for temperature in dict.fromkeys(pair["temperature"] for pair in pairs):
@@ -68,7 +68,7 @@ def _line(temperature: float, category: str, pairs: Sequence[Pair]) -> dict[str,
 
 
 def alpha_by_position(pairs: Sequence[Pair]) -> list[float]:
-    """How often the proposal at each position of a block was accepted, of those judged."""
+    """Return the share accepted at each position of a block, of the proposals judged."""
     longest = max((len(pair["speculative"]["tried"]) for pair in pairs), default=0)
     tried, accepted = np.zeros(longest), np.zeros(longest)
     for pair in pairs:
@@ -79,7 +79,7 @@ def alpha_by_position(pairs: Sequence[Pair]) -> list[float]:
 
 
 def by_depth(pairs: Sequence[Pair], side: str) -> dict[int, float]:
-    """Tokens by the second of decoding, by tokens in the cache in steps of 256."""
+    """Return tokens per second of decoding, by tokens in the cache in steps of 256."""
     totals: dict[int, list[float]] = {}
     for pair in pairs:
         for depth, (tokens, seconds) in pair[side]["depths"].items():
@@ -98,7 +98,7 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def _energy(plain: Sequence[Pair], speculative: Sequence[Pair]) -> dict[str, float] | None:
-    """Ratio of joules a token, prompts included; None where the system does not tell."""
+    """Return the ratio of joules per token, prompts included; None if nothing reports them."""
     ratios = [
         (b["joules"] / b["tokens"]) / (a["joules"] / a["tokens"])
         for a, b in zip(plain, speculative, strict=True)

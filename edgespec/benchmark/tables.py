@@ -1,4 +1,4 @@
-"""The results as text for a terminal."""
+"""Show the results as text for a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEAD = (
 def table_lines(
     pairs: Sequence[dict[str, Any]], head: dict[str, Any], asked: int, memory: int
 ) -> Iterator[str]:
-    """What was measured, by temperature and category, and what it was measured on."""
+    """Yield what was measured, by temperature and category, and on which machine."""
     settings = head["settings"]
     flash = "on" if settings["flash_attention"] else "off"
     yield (
@@ -36,7 +36,7 @@ def table_lines(
     for line in lines:
         yield _row(line)
     yield ""
-    yield "plain, spec.: median tokens by the second of decoding. speedup and first token are"
+    yield "plain, spec.: median tokens per second of decoding. speedup and first token are"
     yield "speculative / plain, medians of pairs with 95% intervals. a cycle: tokens emitted."
     if any(line["pairs"] < _FEWEST_FOR_INTERVAL for line in lines):
         yield f"fewer than {_FEWEST_FOR_INTERVAL} pairs have no interval: give more --rounds"

@@ -1,4 +1,4 @@
-"""What is asked: tasks of our own, or a file in the form of Spec-Bench's questions."""
+"""Tasks: those that edgespec brings, or a file in the form of Spec-Bench's questions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Task:
-    """One conversation to have.
+    """One conversation.
 
     Attributes:
-        name: unlike that of every other task.
-        category: what it is counted with.
+        name: unique.
+        category: what it is summarized under.
         turns: the user's messages, in order.
     """
 
@@ -33,7 +33,7 @@ class Task:
 
 
 def own_tasks() -> list[Task]:
-    """Those that edgespec brings along."""
+    """Return the tasks that edgespec brings."""
     return [
         Task(f"{category}-{number}", category, tuple(turns))
         for category, conversations in WORKLOADS.items()
@@ -42,9 +42,9 @@ def own_tasks() -> list[Task]:
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """Tasks of a file: each line a JSON object with "turns", "category" and "question_id".
+    """Read tasks: each line a JSON object with "turns", "category" and "question_id".
 
-    That is the form of Spec-Bench (Xia et al. 2024) and of MT-Bench.
+    This is the form of Spec-Bench (Xia et al. 2024) and of MT-Bench.
 
     Raises:
         UsageError: it cannot be read, or a line is not of that form.
@@ -70,9 +70,9 @@ def read_tasks(path: Path) -> list[Task]:
 def choose_tasks(
     tasks: Sequence[Task], categories: Sequence[str] = (), limit: int | None = None
 ) -> list[Task]:
-    """Tasks of these categories (of all without any), at most `limit` of each, in turns.
+    """Choose tasks of these categories, or of all, at most `limit` of each.
 
-    After any number of them each category has had as many as the others.
+    Categories take turns, so that a run that stops early has had as many of each.
 
     Raises:
         UsageError: there is no such category.

@@ -1,7 +1,7 @@
-"""What people ask a chat model for: two or three conversations of each kind, by their user's turns.
+"""What people ask a chat model: two or three conversations of each kind, by the user's turns.
 
-The long texts are in `texts/`. Where an answer repeats its prompt, the wording is one with which
-small models really do so.
+The long texts are in `texts/`. Where an answer is to repeat its prompt, small models
+really do so with this wording.
 """
 
 from __future__ import annotations

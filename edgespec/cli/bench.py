@@ -57,9 +57,11 @@ __all__ = ["bench"]
     "--minutes",
     type=click.FloatRange(0.0, min_open=True),
     metavar="M",
-    help="Begin no task later; without it all are answered.",
+    help="Begin no task after this; without it all are answered.",
 )
-@click.option("--out", metavar="FILE", help="Keep every pair in this file, and go on with it.")
+@click.option(
+    "--out", metavar="FILE", help="Keep every pair in this file; continue it if it exists."
+)
 @click.option("--png", metavar="FILE", help="Write a picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with every figure.")
 def bench(**values: Any) -> None:
@@ -131,7 +133,7 @@ def _open_both(model: str | None, options: EngineOptions, stack: ExitStack) -> d
 
 
 def _settings(engine: Engine, options: EngineOptions, work: Any) -> dict[str, Any]:
-    """What has to be the same for results to be put together."""
+    """Return what has to be the same for results to be combined."""
     return {
         "model": engine.model_name,
         "draft": engine.drafter_name,
@@ -163,7 +165,7 @@ def _report(results: Any, memory: int) -> dict[str, Any]:
 
 
 def _until_interrupted(measure: Callable[[], None]) -> None:
-    """Ctrl-C ends the measuring; what was measured until then is shown."""
+    """Measure until done or until Ctrl-C; what was measured until then is shown."""
     try:
         measure()
     except KeyboardInterrupt:

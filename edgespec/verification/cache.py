@@ -1,4 +1,4 @@
-"""After many accepted and rejected blocks, does a cache hold what a fresh one would?"""
+"""Check that a cache holds what a fresh one would, after many rejected blocks."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SAMPLED = SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, see
 
 
 class _Comparison(NamedTuple):
-    """One cache against a fresh one that got the same tokens one at a time.
+    """A cache compared with a fresh one that got the same tokens one at a time.
 
     Attributes:
         part: "target" or "draft", and what proposed.
         tokens: that the cache holds.
         logit, variation: largest difference of a logit, total variation; 0 if bit-identical.
         rounding: largest difference of a logit between the fresh cache and one large prefill.
-        holds: whether this is as it should be.
+        holds: whether the check holds.
     """
 
     part: str
@@ -50,7 +50,7 @@ class _Comparison(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """What decoding left: all committed tokens, where the answer starts, and how it went."""
+    """What decoding left: all committed tokens, where the answer starts, and statistics."""
 
     tokens: Int32Array
     start: int
@@ -85,7 +85,7 @@ def check_cache(
         target, drafter: their caches' content is lost.
         k: block length; 0 rolls nothing back.
         prompt: what to answer.
-        cycles: how many at least, of each kind, if the context has room.
+        cycles: at least so many of each kind, if the context has room.
         decoder_class: what to decode with.
         progress: told each part.
     """
@@ -120,7 +120,7 @@ def check_cache(
 def _scripted(
     target: Context, k: int, prompt: Prompt, cycles: int, decoder_class: type[Decoder]
 ) -> _Run:
-    """Greedy decoding, with the plain answer as proposals, a third of them spoilt."""
+    """Decode greedily, with the plain answer as proposals, a third of them spoilt."""
     settings = draw_settings(GREEDY, "greedy")
     count = min(_TOKENS_A_CYCLE * cycles, target.capacity - len(prompt.tokens) - k - 2)
     plain, _ = decode(Decoder(target, NoDrafter(), 0), prompt.tokens, settings, count)
@@ -137,13 +137,13 @@ def _drafted(
     cycles: int,
     decoder_class: type[Decoder],
 ) -> _Run:
-    """Sampling with the user's draft, made to be wrong more often."""
+    """Sample with the user's draft, made to be wrong more often."""
     settings = draw_settings(SAMPLED, "rejection")
     return _run(decoder_class(target, Heated(drafter), k), prompt, settings, cycles)
 
 
 def _run(decoder: Decoder, prompt: Prompt, settings: DrawSettings, cycles: int) -> _Run:
-    """So many cycles; caches keep what they have after the last."""
+    """Decode so many cycles; the caches keep what they hold after the last one."""
     decoder.target.clear()
     statistics = Statistics()
     decoder.begin(prompt.tokens, settings, statistics)
@@ -156,7 +156,7 @@ def _run(decoder: Decoder, prompt: Prompt, settings: DrawSettings, cycles: int) 
 
 
 def _compare(part: str, context: Context, run: _Run, prefilled: int) -> _Comparison:
-    """The next logits of a used cache against a fresh one's.
+    """Compare the next logits of a used cache with a fresh one's.
 
     `prefilled` tokens were evaluated together at the beginning, and are in the fresh one; the
     rest is evaluated one at a time.
@@ -185,7 +185,7 @@ def _compare_draft(context: Context, run: _Run) -> _Comparison:
 
 
 def _one_at_a_time(context: Context, tokens: Int32Array) -> Float32Array:
-    """Logits after the whole text, going on from what the cache holds of it; a view."""
+    """Return logits after the whole text, of which the cache holds a part; a view."""
     while context.length < len(tokens):
         logits: Float32Array = context.evaluate(tokens[context.length :][:1], 1)[0]
     return logits

@@ -22,9 +22,9 @@ def decode(
     count: int,
     end_tokens: Set[int] = frozenset(),
 ) -> tuple[list[int], Statistics]:
-    """Up to `count` tokens after a prompt, the first end token included, and how it went.
+    """Return up to `count` tokens after a prompt, an end token included, and statistics.
 
-    Nothing that another decoder left in the target's cache is used.
+    The target's cache is emptied first.
     """
     decoder.target.clear()
     statistics = Statistics()
@@ -37,10 +37,10 @@ def decode(
 
 
 def plain_logits(context: Context, prompt: Int32Array, answer: list[int]) -> Float32Array:
-    """Logits after prompt and answer: float32 (n_vocab,), a view.
+    """Return the logits after prompt and answer: float32 (n_vocab,), a view.
 
-    As plain decoding computes them: the prompt but for its last token is a prefill, all others
-    are evaluated one at a time.
+    They are computed as in plain decoding: all of the prompt but its last token is a prefill, the
+    other tokens are evaluated one at a time.
     """
     context.clear()
     context.prefill(prompt[:-1])

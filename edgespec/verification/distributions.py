@@ -1,6 +1,6 @@
-"""p once more, in float64 NumPy: what the compiled filters are compared with.
+"""Compute p in float64 NumPy, to compare the compiled filters with.
 
-Shares no code with the sampling room: everything is sorted, and summed in double precision.
+Shares no code with the sampling package: everything is sorted, and summed in double precision.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ROUNDING = 1e-5
 
 
 def softmax(logits: npt.NDArray[np.floating], temperature: float = 1.0) -> Float64Array:
-    """Probabilities, float64, of finite or -inf logits."""
+    """Return float64 probabilities of finite or -inf logits."""
     values = logits.astype(np.float64) / temperature
     weights: Float64Array = np.exp(values - values.max())
     weights /= weights.sum()
@@ -27,16 +27,16 @@ def softmax(logits: npt.NDArray[np.floating], temperature: float = 1.0) -> Float
 
 
 def total_variation(a: Float64Array, b: Float64Array) -> float:
-    """Half the sum of absolute differences of two distributions: 0 to 1."""
+    """Return half the sum of absolute differences of two distributions: 0 to 1."""
     return float(0.5 * np.abs(a - b).sum())
 
 
 def expected_distribution(
     logits: Float32Array, parameters: SamplingParameters, slack: float = 0.0
 ) -> Float64Array:
-    """The distribution that top-k, top-p, min-p and a temperature ask for: float64 (n_vocab,).
+    """Return the distribution after top-k, top-p, min-p and temperature: float64 (n_vocab,).
 
-    In this order, each on what the one before left; the temperature comes last.
+    They apply in this order, each to what the one before left.
 
     Args:
         logits: float32 (n_vocab,).
@@ -70,7 +70,7 @@ def expected_distribution(
 
 
 def is_clear_cut(logits: Float32Array, parameters: SamplingParameters) -> bool:
-    """Whether the same tokens pass the filters when rounding moves the thresholds a little."""
+    """Return whether the same tokens pass when rounding moves the thresholds a little."""
     low = expected_distribution(logits, parameters, -_ROUNDING)
     high = expected_distribution(logits, parameters, _ROUNDING)
     return bool(np.array_equal(low > 0.0, high > 0.0))

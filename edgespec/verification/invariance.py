@@ -1,4 +1,4 @@
-"""Is a token evaluated in a batch bit-identical to the same token evaluated alone?"""
+"""Check that a token evaluated in a batch is bit-identical to one evaluated alone."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def check_invariance(
     depths: Sequence[int],
     progress: Progress = silent,
 ) -> CheckResult:
-    """Compare batches of 1 to max(16, k + 1) tokens with single tokens, behind several prefixes.
+    """Compare batches of 1 to max(16, k + 1) tokens with single tokens, after several prefixes.
 
-    Holds if batches of up to k + 1 tokens, which is what speculation evaluates, are identical.
+    The check holds if batches of up to k + 1 tokens, as speculation evaluates, are identical.
 
     Args:
         context: any content is lost; opened for as many rows of output.

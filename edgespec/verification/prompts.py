@@ -1,4 +1,4 @@
-"""What the checks let the model talk about: prose, code, lists, copying, several languages."""
+"""Prompts for the checks: prose, code, lists, copying, several languages."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _TEXTS = {
 
 
 class Prompt(NamedTuple):
-    """A name to report, and the tokens: int32 (n,)."""
+    """A prompt: a name to report, and its tokens, int32 (n,)."""
 
     name: str
     tokens: Int32Array
 
 
 def make_prompts(engine: Engine, longest: int) -> list[Prompt]:
-    """The prompts as chat turns, or as they are where the model has no usable template.
+    """Return the prompts as chat turns, or bare where the model has no usable template.
 
     Args:
         engine: whose tokenizer and template to use.

@@ -1,4 +1,4 @@
-"""Drafters that are wrong often enough: a cache that is never rolled back proves nothing."""
+"""Drafters that are wrong often: a cache that is never rolled back proves nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WRONG_EVERY = 3
 
 
 class Scripted(NoDrafter):
-    """Proposes a known text with mistakes at fixed positions, a third of them.
+    """A drafter that proposes a known text, with mistakes at a third of its positions.
 
     Args:
         script: int32, the whole text, prompt included.
@@ -33,16 +33,16 @@ class Scripted(NoDrafter):
         self._script = np.where(wrong, (script + 1) % n_vocab, script).astype(np.int32)
 
     def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
-        """The next tokens of the script, as far as it goes."""
+        """Propose the next tokens of the script, as far as it goes."""
         tokens = self._script[length : length + budget.limit]
         history[length : length + len(tokens)] = tokens
         return Proposal(len(tokens))
 
 
 class Heated:
-    """Another drafter, drawing at a higher temperature than the target.
+    """A drafter that draws at a higher temperature than the target.
 
-    Even a perfect draft is then rejected now and then, and the rejection rule is exact for any q.
+    Even a perfect draft is then rejected at times; the rejection rule is exact for any q.
     """
 
     def __init__(self, drafter: Drafter) -> None:
@@ -50,16 +50,16 @@ class Heated:
         self.name, self.speculates = drafter.name, drafter.speculates
 
     def begin(self, settings: DrawSettings) -> None:
-        """Hand on the settings with another temperature."""
+        """Pass on the settings with another temperature."""
         hot = settings.arguments._replace(temperature=_TEMPERATURE)
         self._drafter.begin(settings._replace(arguments=hot))
 
     def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
-        """What the drafter proposes."""
+        """Return what the drafter proposes."""
         return self._drafter.propose(history, length, budget)
 
     def learn(self, accepted: int, judged: int) -> None:
-        """Hand on."""
+        """Pass on."""
         self._drafter.learn(accepted, judged)
 
     def learned(self) -> Learned:
@@ -67,21 +67,21 @@ class Heated:
         return self._drafter.learned()
 
     def commit(self, history: Int32Array, length: int) -> None:
-        """Hand on."""
+        """Pass on."""
         self._drafter.commit(history, length)
 
     def rewind(self, length: int) -> None:
-        """Hand on."""
+        """Pass on."""
         self._drafter.rewind(length)
 
     def cancel(self) -> None:
-        """Hand on."""
+        """Pass on."""
         self._drafter.cancel()
 
     def resume(self) -> None:
-        """Hand on."""
+        """Pass on."""
         self._drafter.resume()
 
     def close(self) -> None:
-        """Hand on."""
+        """Pass on."""
         self._drafter.close()

@@ -1,4 +1,4 @@
-"""Does rejection sampling emit tokens with the probabilities that plain sampling gives them?"""
+"""Check that rejection sampling emits tokens with the probabilities of plain sampling."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from edgespec.verification.testing import GTest, g_test, holm_rejects
 __all__ = ["FALSE_ALARM_RATE", "Trial", "check_rejection", "make_trials"]
 
 FALSE_ALARM_RATE = 1e-3
-"""Chance that a right implementation fails the whole check, over the choice of seeds."""
+"""Chance that a correct implementation fails the check, over the choice of seeds."""
 
 FILTERS = {
     "default filters": SamplingParameters(),
@@ -44,14 +44,14 @@ class Trial:
     """A prefix, a way to propose there, and what should come out.
 
     Attributes:
-        prefix: what to call the prefix.
-        filters: what to call the filters.
+        prefix: its name.
+        filters: their name.
         tokens: int32, the prefix.
         logits: float32 (n_vocab,), the target's at the prefix.
         source: float32 (n_vocab,), the distribution that proposals are drawn from.
         q: float32 (1, n_vocab), what the rule is told about it; (0, 0) for one-hot.
         settings: rule and filters.
-        expected: float64 (n_vocab,), p computed apart from all of that.
+        expected: float64 (n_vocab,), p computed independently.
     """
 
     prefix: str
@@ -76,7 +76,7 @@ def make_trials(
     prompts: Sequence[Prompt],
     progress: Progress = silent,
 ) -> list[Trial]:
-    """Two trials a prompt, with the default filters and without any.
+    """Return two trials per prompt, with the default filters and without any.
 
     The first prefix is a whole prompt; the others end inside the answer to theirs, where the
     target is least certain. Proposals and their q come from the drafter; where it proposes
@@ -105,8 +105,8 @@ def check_rejection(
 ) -> CheckResult:
     """Draw first tokens in every trial and test their frequencies against p.
 
-    G-tests with Holm's correction: a right implementation fails with a chance of at most
-    `FALSE_ALARM_RATE` over the choice of seeds. These are fixed, so that the outcome repeats.
+    G-tests with Holm's correction: a correct implementation fails with a chance of at most
+    `FALSE_ALARM_RATE` over the choice of seeds. The seeds are fixed, so the outcome repeats.
 
     Args:
         trials: from `make_trials`.
@@ -151,18 +151,18 @@ def check_rejection(
 
 
 def _find_prefix(target: Context, prompt: Prompt, steps: int) -> _Prefix:
-    """The least certain of the first positions of a greedy answer."""
+    """Find the least certain of the first positions of a greedy answer."""
     best, found = -1.0, None
     for prefix in _walk(target, prompt, steps):
         entropy = _entropy(expected_distribution(prefix.logits, FILTERS["default filters"]))
-        # A cut so close that rounding decides would make right frequencies look wrong.
+        # Where rounding decides a cut, correct frequencies would look wrong.
         if entropy > best and all(is_clear_cut(prefix.logits, f) for f in FILTERS.values()):
             best, found = entropy, prefix
     return found or prefix
 
 
 def _walk(target: Context, prompt: Prompt, steps: int) -> Iterator[_Prefix]:
-    """Prefixes with a copy of their plain logits, one token at a time."""
+    """Yield prefixes with a copy of their plain logits, one token at a time."""
     tokens = prompt.tokens
     logits = plain_logits(target, tokens, []).copy()
     if not np.isfinite(logits.max()):
@@ -192,7 +192,7 @@ def _make_trial(prefix: _Prefix, drafter: Drafter, filters: str) -> Trial:
 def _proposal(
     prefix: _Prefix, drafter: Drafter, settings: DrawSettings
 ) -> tuple[Float32Array, Float32Array]:
-    """What proposals are drawn from at this prefix, and what the rule is told about it."""
+    """Return what proposals are drawn from at this prefix, and the q that the rule is told."""
     length = len(prefix.tokens)
     history = np.append(prefix.tokens, np.zeros(1, np.int32))
     drafter.rewind(0)
@@ -214,7 +214,7 @@ def _proposal(
 def _draw(
     trial: Trial, first_seed: int, draws: int, tally: Tally, pool: ThreadPoolExecutor
 ) -> tuple[Int64Array, int]:
-    """Counts of first tokens over the vocabulary, and how many proposals were accepted."""
+    """Return counts of first tokens over the vocabulary, and how many proposals were accepted."""
     tokens = np.flatnonzero(trial.source).astype(np.int32)
     size = len(trial.logits)
 

@@ -1,4 +1,4 @@
-"""What a check found."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 __all__ = ["CheckResult", "Progress", "not_applicable", "silent"]
 
 Progress = Callable[[str], None]
-"""Called with a few words whenever a check goes on to its next part."""
+"""Called with a few words whenever a check begins its next part."""
 
 
 def silent(words: str) -> None:
-    """A `Progress` that nobody sees."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One check.
+    """What one check found.
 
     Attributes:
         name: one word.
-        holds: False if something was found that must not be. A check with nothing to do holds.
-        summary: one line without a full stop: what was compared and how it went.
+        holds: False if the check failed. A check with nothing to do holds.
+        summary: one line without a full stop: what was compared, and the outcome.
         figures: everything measured; goes into JSON as it is.
         details: further lines for a reader: what failed, and where.
         applies: False if there was nothing to check, for the reason in `summary`.
@@ -37,7 +37,7 @@ class CheckResult:
     applies: bool = True
 
     def as_json(self) -> dict[str, Any]:
-        """The object of ``edgespec verify --json``."""
+        """Return the object of ``edgespec verify --json``."""
         return {
             "name": self.name,
             "holds": self.holds,
@@ -49,5 +49,5 @@ class CheckResult:
 
 
 def not_applicable(name: str, reason: str) -> CheckResult:
-    """A check that had nothing to do."""
+    """Return the result of a check that had nothing to do."""
     return CheckResult(name, holds=True, summary=reason, applies=False)

@@ -1,4 +1,4 @@
-"""All checks, one after the other, on an open engine."""
+"""Run all checks on an open engine, one after the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["CHECKS", "FULL", "QUICK", "Effort", "Timed", "run_checks"]
 
 CHECKS = ("invariance", "greedy", "coupled", "rejection", "cache")
 
-_NO_ROLLBACK = "this model's cache cannot be rolled back, so that nothing is speculated"
+_NO_ROLLBACK = "this model's cache cannot be rolled back, so nothing is speculated"
 _NO_DRAFTER = "nothing to compare: no drafter is in use"
 
 
@@ -33,8 +33,8 @@ class Effort:
     Attributes:
         depths: tokens before a batch, for invariance.
         answer: most tokens of an answer.
-        prefixes: at which rejection sampling is tested.
-        draws: at each of them, for each set of filters.
+        prefixes: how many, to test rejection sampling at.
+        draws: at each prefix, for each set of filters.
         cycles: before caches are compared.
     """
 
@@ -57,14 +57,14 @@ class Timed:
     seconds: float
 
     def as_json(self) -> dict[str, Any]:
-        """The result's object with its seconds."""
+        """Return the result's object with its seconds."""
         return {**self.result.as_json(), "seconds": round(self.seconds, 2)}
 
 
 def run_checks(
     engine: Engine, effort: Effort = FULL, progress: Progress = silent
 ) -> Iterator[Timed]:
-    """Results in the order of `CHECKS`, each as soon as it is there.
+    """Yield results in the order of `CHECKS`, each as soon as it is there.
 
     The engine must not generate meanwhile; its caches are empty afterwards.
 
@@ -108,7 +108,7 @@ class _Suite:
         return self._texts(check_greedy if name == "greedy" else check_coupled, name, progress)
 
     def _invariance(self, progress: Progress) -> CheckResult:
-        """In a context of its own, opened like the target's but for more rows of output."""
+        """Check in a context opened like the target's, with more rows of output."""
         target, k = self.engine.target, self.engine.decoder.k
         largest = max(LARGEST_BATCH, k + 1)
         needed = max(self.effort.depths) + largest
@@ -141,7 +141,7 @@ class _Suite:
         )
 
     def _cache(self, progress: Progress) -> CheckResult:
-        """Without a drafter the target's cache is tried all the same, at the k asked for."""
+        """Check the target's cache even without a drafter, at the k asked for."""
         engine = self.engine
         drafts = engine.drafter.speculates
         return check_cache(

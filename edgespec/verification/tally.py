@@ -1,4 +1,4 @@
-"""The compiled loop of the rejection check: many seeds, one prefix, the real acceptance kernel."""
+"""The compiled loop of the rejection check: many seeds at one prefix, with the real kernel."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def tally_first_tokens(
     """Propose one token and verify it, for each of `draws` seeds; count the first token emitted.
 
     Args:
-        logits: float32 (2, n_vocab): the target's row at the prefix, and one for the bonus token,
-            which is not looked at.
+        logits: float32 (2, n_vocab): the target's row at the prefix, and an unused one for the
+            bonus token.
         history: int32 (> length), the prefix and room for a proposal.
         length: tokens of the prefix.
         source: float32 (n_vocab,), the distribution to draw proposals from.
@@ -53,7 +53,7 @@ def tally_first_tokens(
         counts: int64 (n_vocab,), added to.
 
     Returns:
-        How many proposals were accepted; the negative status of `verify_chain` if it gave one.
+        How many proposals were accepted, or the negative status of `verify_chain`.
     """
     accepted = 0
     out = np.empty(2, np.int32)

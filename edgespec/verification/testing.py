@@ -1,4 +1,4 @@
-"""Testing counts against a distribution: G-test, chi-square tail, Holm's correction.
+"""Test counts against a distribution: G-test, chi-square tail, Holm's correction.
 
 Written out here because nothing else in the program needs a statistics library.
 """
@@ -35,7 +35,7 @@ class GTest(NamedTuple):
 
 
 def g_test(counts: Int64Array, probabilities: Float64Array) -> GTest:
-    """Likelihood-ratio test of goodness of fit (Sokal and Rohlf 1995, chapter 17).
+    """Test goodness of fit by the likelihood ratio (Sokal and Rohlf 1995, chapter 17).
 
     Outcomes expected less than five times are pooled into one cell; if even that is expected
     less than five times, it joins the least likely of the others.
@@ -60,10 +60,11 @@ def g_test(counts: Int64Array, probabilities: Float64Array) -> GTest:
 
 
 def chi_square_tail(statistic: float, degrees: int) -> float:
-    """Chance that a chi-square variable exceeds `statistic`: Q(degrees / 2, statistic / 2).
+    """Return the chance that a chi-square variable exceeds `statistic`.
 
-    The regularized incomplete gamma function, by its series below the mean and by Legendre's
-    continued fraction above (Abramowitz and Stegun 1964, 6.5.29 and 6.5.31).
+    That is Q(degrees / 2, statistic / 2), the regularized incomplete gamma function, by its
+    series below the mean and by Legendre's continued fraction above (Abramowitz and Stegun
+    1964, 6.5.29 and 6.5.31).
     """
     a, x = degrees / 2.0, statistic / 2.0
     if x <= 0.0:
@@ -85,7 +86,7 @@ def _series(a: float, x: float) -> float:
 
 
 def _fraction(a: float, x: float) -> float:
-    """Evaluated from the front with Lentz's method (1976)."""
+    """Evaluate the fraction from the front with Lentz's method (1976)."""
     b = x + 1.0 - a
     c, d = math.inf, 1.0 / b
     value = d
@@ -101,9 +102,9 @@ def _fraction(a: float, x: float) -> float:
 
 
 def holm_rejects(p_values: Sequence[float], level: float) -> list[bool]:
-    """Which hypotheses fall, with at most `level` chance that a true one does (Holm 1979).
+    """Reject hypotheses, with at most `level` chance that a true one falls (Holm 1979).
 
-    Valid whatever the dependence between the tests.
+    This is valid whatever the dependence between the tests.
     """
     rejected = [False] * len(p_values)
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):

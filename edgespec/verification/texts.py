@@ -1,4 +1,4 @@
-"""Does speculative decoding give the tokens of plain decoding, one by one?"""
+"""Check that speculative decoding gives the tokens of plain decoding, one by one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Candidate(NamedTuple):
 
 
 class _Difference(NamedTuple):
-    """Where two answers to a prompt part: how many tokens they share, and what follows."""
+    """Where two answers to a prompt differ: how many tokens they share, and what follows."""
 
     prompt: str
     position: int
@@ -70,7 +70,7 @@ def check_greedy(
         k: block length.
         prompts: what to answer.
         count: the most tokens of an answer.
-        decoder_class: what speculates; plain answers come from `Decoder` without a drafter.
+        decoder_class: what speculates; plain answers come from `Decoder`.
         progress: told each prompt.
     """
     sampling = [SamplingParameters(temperature=0.0)] * len(prompts)
@@ -88,7 +88,7 @@ def check_coupled(
     decoder_class: type[Decoder] = Decoder,
     progress: Progress = silent,
 ) -> CheckResult:
-    """Compare answers by the coupled rule, unfiltered at temperature 1, with a seed a prompt.
+    """Compare answers by the coupled rule, unfiltered at temperature 1, with one seed per prompt.
 
     Args: as `check_greedy`.
     """
@@ -147,7 +147,7 @@ def _check(
 
 
 def _locate(target: Context, prompt: Prompt, expected: list[int], got: list[int]) -> _Difference:
-    """The first difference, with what plain logits say about it."""
+    """Return the first difference, with its probabilities by plain logits."""
     pairs = zip(expected, got, strict=False)
     position = next(i for i, (a, b) in enumerate(pairs) if a != b)
     p = softmax(plain_logits(target, prompt.tokens, expected[:position]))
