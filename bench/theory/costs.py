@@ -15,8 +15,7 @@ from bench.theory.answers import Turn
 from edgespec.control.budget import fixed_budget
 from edgespec.control.costs import CostTable, make_cost_table, predicted_cost
 from edgespec.drafters import Drafter, PromptLookupDrafter
-from edgespec.tuning.cost import measure_cost
-from edgespec.tuning.measure import measuring_text
+from edgespec.tuning.measure import measure_cost, measuring_text
 
 if TYPE_CHECKING:
     from edgespec import Engine

@@ -20,7 +20,7 @@ from edgespec.benchmark.measuring import WatchedPolicy, forget_texts
 from edgespec.benchmark.tasks import Task
 from edgespec.control.controller import CycleTiming
 from edgespec.errors import ContextFullError, UsageError
-from edgespec.tuning.exactness import setting_of
+from edgespec.tuning.setting import setting_of
 
 __all__ = ["PLAIN", "Variant", "measure_known", "open_variants", "run"]
 
@@ -122,7 +122,7 @@ def measure_known(variants: Sequence[Variant], note: Note) -> dict[str, Known]:
 def _way(engine: Engine) -> str:
     """Name the way the target was opened; contexts opened alike cost the same."""
     tapped = ", hidden states read" if engine.target.on_evaluated is not None else ""
-    return setting_of(engine.target) + tapped
+    return setting_of(engine.target).name + tapped
 
 
 def run(

@@ -19,9 +19,9 @@ from edgespec.runtime.options import EngineOptions, allowed_processors, default_
 
 if TYPE_CHECKING:
     from edgespec.registry.resolve import ResolvedModel
-    from edgespec.tuning.measure import SettingFigures
-    from edgespec.tuning.profile import BestSetting, Profile
+    from edgespec.tuning.profile import Profile
     from edgespec.tuning.search import Mix
+    from edgespec.tuning.setting import Setting, SettingFigures
     from edgespec.tuning.tune import Tuning, Work
 
 __all__ = ["tune"]
@@ -94,8 +94,8 @@ def _tune(
     from edgespec.runtime.loading import make_plan
     from edgespec.runtime.warmup import warm_up
     from edgespec.tuning.profile import load_profile
+    from edgespec.tuning.report import tuning_lines
     from edgespec.tuning.search import make_mix, thread_counts
-    from edgespec.tuning.tables import tuning_lines
     from edgespec.tuning.tune import Work, keep
     from edgespec.tuning.tune import tune as measure
 
@@ -126,7 +126,7 @@ def _explain(
     from edgespec.runtime.options import ADAPTIVE_BLOCK
     from edgespec.tuning.explain import explain
     from edgespec.tuning.profile import load_profile
-    from edgespec.tuning.tables import explanation_lines
+    from edgespec.tuning.report import explanation_lines
 
     profile = load_profile(target.path)
     figures = _stored_figures(target.path, profile)
@@ -148,8 +148,9 @@ def _explain(
 
 
 def _reset(target: ResolvedModel) -> None:
-    from edgespec.tuning.exactness import forget_choice, forget_settings
+    from edgespec.tuning.exactness import forget_choice
     from edgespec.tuning.profile import load_profile
+    from edgespec.tuning.setting import forget_settings
 
     load_profile(target.path).forget()
     forget_settings(target.path)
@@ -162,7 +163,7 @@ def _stored_figures(path: Path, profile: Profile) -> SettingFigures | None:
     from dataclasses import replace
 
     from edgespec.runtime.loading import with_best
-    from edgespec.tuning.exactness import find_setting
+    from edgespec.tuning.setting import find_setting
 
     usual = with_best(EngineOptions(), profile)
     found = find_setting(path, _setting_name(usual))
@@ -170,19 +171,16 @@ def _stored_figures(path: Path, profile: Profile) -> SettingFigures | None:
 
 
 def _setting_name(options: EngineOptions) -> str:
-    from edgespec.tuning.measure import setting_name
+    from edgespec.tuning.setting import Setting
 
-    return setting_name(
-        options.thread_count,
-        bool(options.flash_attention),
-        options.repack is not False,
-        options.kv_type,
-    )
+    repack = options.repack is not False
+    flash = bool(options.flash_attention)
+    return Setting(options.thread_count, flash, repack, options.kv_type).name
 
 
 def _write(png: Path | None, figures: SettingFigures, model: str) -> None:
     if png is not None:
-        from edgespec.tuning.plot import write_plot
+        from edgespec.tuning.report import write_plot
 
         write_plot(figures, model, png)
         click.echo(f"saved {png}", err=True)
@@ -192,7 +190,7 @@ def _facts(
     target: ResolvedModel,
     work: Work,
     tuning: Tuning,
-    before: BestSetting | None,
+    before: Setting | None,
     now: Profile,
 ) -> dict[str, Any]:
     return {
@@ -200,8 +198,8 @@ def _facts(
         "path": str(target.path),
         "seconds": round(tuning.seconds, 1),
         "mix": work.mix._asdict(),
-        "before": vars(before) if before else None,
-        "best": vars(now.best),
+        "before": before.as_json() if before else None,
+        "best": now.best and now.best.as_json(),
         "reason": tuning.reason,
         "settings": [_trial_facts(tuning, i, work.mix) for i in range(len(tuning.trials))],
         "figures": tuning.figures.as_json(),

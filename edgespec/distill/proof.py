@@ -18,7 +18,7 @@ from edgespec.benchmark.tasks import choose_tasks, own_tasks
 from edgespec.distill.train import Acceptance
 from edgespec.errors import ContextFullError
 from edgespec.runtime.drafting import draft_with, pair
-from edgespec.tuning.cost import measure_cost
+from edgespec.tuning.measure import measure_cost
 
 __all__ = ["Costs", "Speeds", "measure_costs", "measure_speeds", "measure_tasks"]
 

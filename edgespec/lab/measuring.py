@@ -7,7 +7,7 @@ from edgespec.lab.reading import Curve, read_curve
 from edgespec.registry.progress import Progress, silent
 from edgespec.registry.resolve import resolve
 from edgespec.runtime.options import default_threads
-from edgespec.tuning.cost import measure_cost
+from edgespec.tuning.measure import measure_cost
 
 __all__ = ["measured_curve"]
 

@@ -25,7 +25,7 @@ from edgespec.drafters import (
 from edgespec.errors import PairingError
 from edgespec.gguf.header import GGUFHeader
 from edgespec.registry.pairing import Pairing, check_pairing
-from edgespec.tuning.cost import HEAD_BATCH, measure_draft, measure_head
+from edgespec.tuning.drafting import HEAD_BATCH, measure_draft, measure_head
 
 __all__ = ["HEAD_BATCH", "AnyModelDrafter", "draft_with", "pair", "why_no_heads"]
 

@@ -44,8 +44,9 @@ from edgespec.sampling.breakers import breaker_table
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import draw_settings
 from edgespec.templates import ChatTemplate
-from edgespec.tuning.exactness import remember_choice, setting_of
+from edgespec.tuning.exactness import remember_choice
 from edgespec.tuning.profile import load_profile
+from edgespec.tuning.setting import setting_of
 from edgespec.tuning.store import measurement_key
 
 __all__ = ["Engine"]
@@ -300,7 +301,7 @@ class Engine(Closing):
 
     @property
     def _cache_key(self) -> str:
-        return f"{measurement_key(self.target.model.path, {})} {setting_of(self.target)}"
+        return f"{measurement_key(self.target.model.path, {})} {setting_of(self.target).name}"
 
     def _make_prefixes(self) -> PrefixCache:
         # A head needs states of the target that a saved cache does not have.

@@ -6,8 +6,9 @@ from edgespec.control.achieved import Achieved
 from edgespec.control.controller import Policy
 from edgespec.drafters import Drafter
 from edgespec.runtime.loading import Plan
-from edgespec.tuning.exactness import Exactness, forget_settings
+from edgespec.tuning.exactness import Exactness
 from edgespec.tuning.profile import Usage, load_profile
+from edgespec.tuning.setting import forget_settings
 
 __all__ = ["remember"]
 

@@ -33,11 +33,11 @@ from edgespec.tuning.exactness import (
     Exactness,
     choose_exactness,
     exactness_of,
-    load_setting,
     measure_setting,
 )
-from edgespec.tuning.measure import GLANCE, QUICK, Effort, SettingFigures
+from edgespec.tuning.measure import GLANCE, QUICK, Effort
 from edgespec.tuning.profile import Profile
+from edgespec.tuning.setting import SettingFigures, load_setting
 
 __all__ = [
     "LoadProgress",

@@ -13,9 +13,9 @@ import numpy as np
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions
 from edgespec.errors import BackendError
-from edgespec.tuning.invariance import compare, stand_at
-from edgespec.tuning.measure import measuring_text
-from edgespec.tuning.search import BATCH, Setting, Trial, Visit
+from edgespec.tuning.measure import compare, measuring_text, stand_at
+from edgespec.tuning.search import BATCH, Trial, Visit
+from edgespec.tuning.setting import Setting
 
 __all__ = ["Bench"]
 

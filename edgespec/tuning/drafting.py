@@ -8,19 +8,87 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from edgespec.backend import Context, ContextOptions, HeadContext, Model
-from edgespec.tuning.cost import HEAD_BATCH, MEASURED_DEPTH, draft_reader, head_reader
-from edgespec.tuning.invariance import stand_at
-from edgespec.tuning.measure import measuring_text
+from edgespec.tuning.measure import measuring_text, stand_at
 
-__all__ = ["DraftTrial", "measure_drafting"]
+__all__ = [
+    "HEAD_BATCH",
+    "DraftCost",
+    "DraftTrial",
+    "measure_draft",
+    "measure_drafting",
+    "measure_head",
+]
 
+HEAD_BATCH = 32
+"""Tokens of one evaluation of an EAGLE-3 head, which computes logits for each of them."""
+
+_DEPTH = 128
+_FEW_STEPS = 7
 _CYCLES = 4
 _STEPS = 3
 _ROUNDS = 3
 _HOPELESS = 1.25
+
+
+class DraftCost(NamedTuple):
+    """Seconds of drafting one token, and of reading one that the draft has not seen."""
+
+    step_s: float
+    reading_s: float
+
+
+def measure_draft(context: Context) -> DraftCost:
+    """What a draft costs in an open context, whose content is lost. Takes a few steps."""
+    return _measure_steps(context, _draft_reader(context))
+
+
+def measure_head(context: HeadContext) -> DraftCost:
+    """As `measure_draft`, of an EAGLE-3 head; the fusion of features belongs to reading."""
+    return _measure_steps(context, _head_reader(context))
+
+
+def _draft_reader(context: Context) -> Callable[[int], object]:
+    """Appends up to `_DEPTH` tokens and computes the logits behind the last."""
+    tokens = np.full(_DEPTH, context.model.vocabulary.bos or 0, np.int32)
+    return lambda count: context.evaluate(tokens[:count], 1)
+
+
+def _head_reader(context: HeadContext) -> Callable[[int], object]:
+    """As `_draft_reader`, with features fused for more than one token."""
+    head = context.model.header.eagle
+    assert head is not None
+    tokens = np.zeros(_DEPTH, np.int32)
+    features = np.ones((_DEPTH, len(head.layers) * head.target_width), np.float32)
+    state = np.ones((1, context.model.embedding_length), np.float32)
+
+    def read(count: int) -> object:
+        states = state if count == 1 else context.fuse(features[:count])
+        return context.step(tokens[:count], states)
+
+    return read
+
+
+def _measure_steps(context: Context, read: Callable[[int], object]) -> DraftCost:
+    """Times `read`, which appends so many tokens and computes the logits behind the last."""
+    depth = max(1, min(_DEPTH, context.capacity - _FEW_STEPS - 1))
+    context.clear()
+    read(1)  # plans and buffers of the first call
+    context.clear()
+    started = perf_counter()
+    read(depth)
+    reading_s = (perf_counter() - started) / depth
+    steps = []
+    for _ in range(max(1, min(_FEW_STEPS, context.capacity - depth))):
+        started = perf_counter()
+        read(1)
+        steps.append(perf_counter() - started)
+    context.clear()
+    return DraftCost(float(np.median(steps)), reading_s)
 
 
 @dataclass
@@ -79,15 +147,15 @@ def _open(
     options = ContextOptions(length=length, threads=threads, outputs=1)
     if draft.header.eagle is None:
         context = stack.enter_context(Context(draft, options))
-        return context, draft_reader(context)
+        return context, _draft_reader(context)
     options = replace(options, batch=HEAD_BATCH, outputs=HEAD_BATCH)
     head = stack.enter_context(HeadContext(draft, options, target))
-    return head, head_reader(head)
+    return head, _head_reader(head)
 
 
 def _look(draft: Model, target: Context, trial: DraftTrial) -> None:
     more = _CYCLES * _STEPS + 1
-    length = min(MEASURED_DEPTH + more, draft.context_length, target.capacity - 1)
+    length = min(_DEPTH + more, draft.context_length, target.capacity - 1)
     depth = length - more
     seen = measuring_text(target, depth + 1)
     with ExitStack() as stack:

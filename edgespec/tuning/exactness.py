@@ -12,39 +12,22 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from edgespec.backend import Context
-from edgespec.tuning.measure import (
-    QUICK,
-    Effort,
-    SettingFigures,
-    measure_context,
-    read_figures,
-    setting_name,
-)
-from edgespec.tuning.store import (
-    forget_measurements,
-    load_measurement,
-    measurement_key,
-    store_measurement,
-)
+from edgespec.tuning.measure import QUICK, Effort, measure_context
+from edgespec.tuning.setting import SettingFigures, load_setting, store_setting
+from edgespec.tuning.store import forget_measurements, store_measurement
 
 __all__ = [
     "PLAIN",
     "Exactness",
     "choose_exactness",
     "exactness_of",
-    "find_setting",
     "forget_choice",
-    "forget_settings",
-    "load_setting",
     "measure_setting",
     "relative_cost",
     "remember_choice",
-    "setting_of",
-    "store_setting",
 ]
 
 _TYPICAL_BLOCK = 4
@@ -179,40 +162,3 @@ def measure_setting(context: Context, effort: Effort = QUICK) -> SettingFigures:
     figures = measure_context(context, effort)
     store_setting(context.model.path, figures)
     return figures
-
-
-def load_setting(context: Context, needed: int = 1) -> SettingFigures | None:
-    """What was measured, for batches of so many tokens, in a context opened like this one."""
-    return find_setting(context.model.path, setting_of(context), needed)
-
-
-def setting_of(context: Context) -> str:
-    """The name of the setting that a context was opened in."""
-    options = context.options
-    repack = context.model.options.repack
-    return setting_name(options.threads, options.flash_attention, repack, options.kv_type)
-
-
-def find_setting(model: Path, name: str, needed: int = 1) -> SettingFigures | None:
-    """The same by the setting's name; what `edgespec tune` measured goes first."""
-    for tuned in (True, False):
-        figures = read_figures(load_measurement(_key(model, name, tuned)))
-        if figures is not None and figures.sizes[-1] >= needed:
-            return figures
-    return None
-
-
-def store_setting(model: Path, figures: SettingFigures, *, tuned: bool = False) -> None:
-    """Keep what was measured; beside what was `tuned`, never in its place."""
-    store_measurement(_key(model, figures.name, tuned), figures.as_json())
-
-
-def forget_settings(model: Path, *, tuned: bool = True) -> None:
-    """Remove what was measured of this file: all of it, or only what was not `tuned`."""
-    for kind in (True, False) if tuned else (False,):
-        forget_measurements(_key(model, "*", kind))
-
-
-def _key(model: Path, name: str, tuned: bool) -> str:
-    kind = "tuned" if tuned else "setting"
-    return f"{kind}-{measurement_key(model, {})}-{name}"

@@ -14,8 +14,8 @@ from edgespec.control.calibration import POSITIONS, expected, read_calibration
 from edgespec.control.costs import predicted_cost
 from edgespec.control.speedup import ExpectedSpeedup, continued, expected_speedups, fastest
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
-from edgespec.tuning.measure import SettingFigures
 from edgespec.tuning.profile import Profile
+from edgespec.tuning.setting import SettingFigures
 
 __all__ = [
     "EXAMPLE_C",

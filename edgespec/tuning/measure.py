@@ -7,29 +7,27 @@ llama.cpp plans its graph anew, and once more.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from statistics import median_low
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from edgespec._types import Float32Array, Int32Array
+from edgespec._types import Float32Array, Float64Array, Int32Array
 from edgespec.backend import Context
-from edgespec.control.costs import CostTable, make_cost_table
-from edgespec.tuning.invariance import Difference, compare, stand_at
+from edgespec.tuning.setting import SettingFigures
 
 __all__ = [
     "GLANCE",
     "QUICK",
+    "Difference",
     "Effort",
-    "SettingFigures",
+    "compare",
     "measure_context",
+    "measure_cost",
     "measuring_text",
-    "read_figures",
-    "setting_name",
+    "stand_at",
 ]
 
 Progress = Callable[[float], None]
@@ -40,79 +38,18 @@ _TEXT = (
 )
 
 
-def setting_name(threads: int, flash_attention: bool, repack: bool, kv_type: str) -> str:
-    """Tells one way to open a context from others."""
-    flash = "flash" if flash_attention else "noflash"
-    packed = "repack" if repack else "norepack"
-    return f"{threads}t-{flash}-{packed}-{kv_type}"
-
-
-@dataclass(frozen=True)
-class SettingFigures:
-    """One way to open a context, measured.
+class Difference(NamedTuple):
+    """Between rows of a batch of n tokens and the same rows computed alone; 0 if identical.
 
     Attributes:
-        threads, flash_attention, repack, kv_type: how it was opened.
-        identical: the largest n up to which every batch that was measured is bit-identical to
-            single tokens.
-        logit_difference, total_variation: the largest, over all batches that were measured.
-        depths: tokens in the cache, ascending.
-        sizes: tokens of the batches, 1, 2, 3 ... without a gap unless costs alone were measured.
-        seconds: for each depth, the median seconds of a batch of each size.
-        switch_s: for each size, seconds more after a batch of another size.
-        prefill_s: seconds for each token of a prompt.
+        n: tokens of the batch.
+        logit: the largest absolute difference of a logit.
+        variation: the largest total variation between softmaxes at temperature 1.
     """
 
-    threads: int
-    flash_attention: bool
-    repack: bool
-    kv_type: str
-    identical: int
-    logit_difference: float
-    total_variation: float
-    depths: list[int]
-    sizes: list[int]
-    seconds: list[list[float]]
-    switch_s: list[float]
-    prefill_s: float
-
-    @property
-    def name(self) -> str:
-        """Tells it from other settings."""
-        return setting_name(self.threads, self.flash_attention, self.repack, self.kv_type)
-
-    def block_s(self, n: int) -> float:
-        """Seconds of a batch of n tokens at the greatest depth."""
-        return float(np.interp(n, self.sizes, self.seconds[-1]))
-
-    def cost_table(self, largest: int) -> CostTable:
-        """For the controller, with columns up to `largest` tokens."""
-        return make_cost_table(self.depths, self.sizes, self.seconds, self.switch_s, largest)
-
-    def as_json(self) -> dict[str, Any]:
-        """All of it."""
-        return asdict(self)
-
-
-def read_figures(data: Any) -> SettingFigures | None:
-    """From `SettingFigures.as_json`; None if it is damaged, or of another version."""
-    try:
-        figures = SettingFigures(**data)
-        seconds = np.array(figures.seconds, np.float64)
-        others = np.array([*figures.switch_s, figures.prefill_s], np.float64)
-        sane = (
-            seconds.shape == (len(figures.depths), len(figures.sizes))
-            and len(figures.switch_s) == len(figures.sizes) > 0
-            and figures.sizes[0] == 1
-            and bool((np.diff(figures.sizes) > 0).all() and (np.diff(figures.depths) > 0).all())
-            and 0 <= figures.identical <= figures.sizes[-1]
-            and bool((seconds > 0).all() and np.isfinite(seconds).all())
-            and bool((others >= 0).all() and np.isfinite(others).all())
-            and math.isfinite(figures.logit_difference + figures.total_variation)
-        )
-    except (TypeError, ValueError):
-        return None
-    return figures if sane else None
+    n: int
+    logit: float
+    variation: float
 
 
 class Effort(NamedTuple):
@@ -169,6 +106,60 @@ def measure_context(
         run.measure(depth)
     context.clear()
     return run.figures()
+
+
+def measure_cost(
+    context: Context, depth: int, sizes: Sequence[int], repetitions: int = 5
+) -> dict[int, float]:
+    """Median seconds of one evaluation of n tokens, all of whose logits are wanted.
+
+    The sizes take turns, so that a machine that slows down slows all of them down; each is
+    evaluated twice in a row and timed the second time, as llama.cpp plans anew for a new size.
+
+    Args:
+        context: any content is lost; opened for as many rows of output as the largest size.
+        depth: tokens in the cache before each evaluation.
+        sizes: the n to measure.
+        repetitions: of each size.
+    """
+    token = context.model.vocabulary.bos or 0
+    tokens = np.full(max(depth, *sizes), token, np.int32)
+    times: dict[int, list[float]] = {n: [] for n in sizes}
+    context.clear()
+    for _ in range(repetitions):
+        for n in sizes:
+            for timed in (False, True):
+                context.truncate(depth)
+                context.prefill(tokens[context.length : depth])
+                started = perf_counter()
+                context.evaluate(tokens[:n], n)
+                if timed:
+                    times[n].append(perf_counter() - started)
+    context.clear()
+    return {n: float(np.median(seconds)) for n, seconds in times.items()}
+
+
+def stand_at(context: Context, text: Int32Array, depth: int) -> None:
+    """Make the cache hold ``text[:depth]``; one that cannot be cut there is filled anew."""
+    context.truncate(depth)
+    context.prefill(text[context.length : depth])
+
+
+def compare(n: int, batch: Float32Array, alone: Float32Array) -> Difference:
+    """Rows of a batch of n tokens against the same rows computed alone."""
+    logit = variation = 0.0
+    for row, expected in zip(batch, alone, strict=False):
+        if not np.array_equal(row, expected):
+            logit = max(logit, float(np.abs(row - expected).max()))
+            apart = np.abs(_softmax(row) - _softmax(expected)).sum() / 2
+            variation = max(variation, float(apart))
+    return Difference(n, logit, variation)
+
+
+def _softmax(row: Float32Array) -> Float64Array:
+    weights = np.exp(row.astype(np.float64) - row.max())
+    normalized: Float64Array = weights / weights.sum()
+    return normalized
 
 
 class _Run:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgespec.tuning.setting import Setting
 from edgespec.tuning.store import (
     forget_measurements,
     load_measurement,
@@ -21,18 +22,9 @@ from edgespec.tuning.store import (
     stored_measurements,
 )
 
-__all__ = ["BestSetting", "Profile", "Usage", "load_profile", "tuned_models"]
+__all__ = ["Profile", "Usage", "load_profile", "tuned_models"]
 
 _USAGE_DECAY = 0.9
-
-
-@dataclass(frozen=True)
-class BestSetting:
-    """How `edgespec tune` found the target fastest."""
-
-    threads: int
-    flash_attention: bool
-    repack: bool
 
 
 @dataclass
@@ -54,7 +46,7 @@ class Profile:
 
     Attributes:
         key: its name in the store.
-        best: None before `edgespec tune`.
+        best: how `edgespec tune` found the target fastest; None before that.
         tuned: what it found, for people: the model's name and file, and a few figures.
         usage: lengths that were seen.
         drafts: by `measurement_key` of the draft's file, what its `DraftStopping` knows.
@@ -63,7 +55,7 @@ class Profile:
     """
 
     key: str
-    best: BestSetting | None = None
+    best: Setting | None = None
     tuned: dict[str, Any] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
     drafts: dict[str, Any] = field(default_factory=dict)
@@ -83,7 +75,7 @@ class Profile:
         store_measurement(
             self.key,
             {
-                "best": vars(self.best) if self.best else None,
+                "best": self.best.as_json() if self.best else None,
                 "tuned": self.tuned,
                 "usage": vars(self.usage),
                 "drafts": self.drafts,
@@ -125,9 +117,9 @@ def _key(model: Path) -> str:
     return "profile-" + measurement_key(model, {})
 
 
-def _best(data: Any) -> BestSetting | None:
+def _best(data: Any) -> Setting | None:
     try:
-        best = BestSetting(**data)
+        best = Setting(**data)
     except TypeError:
         return None
     sane = isinstance(best.threads, int) and 1 <= best.threads <= 512

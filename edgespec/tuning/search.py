@@ -14,13 +14,12 @@ from statistics import median_low
 from typing import NamedTuple
 
 from edgespec.control.achieved import Achieved
-from edgespec.tuning.measure import setting_name
 from edgespec.tuning.profile import Usage
+from edgespec.tuning.setting import Setting
 
 __all__ = [
     "BATCH",
     "Mix",
-    "Setting",
     "Trial",
     "Visit",
     "best_threads",
@@ -39,20 +38,6 @@ _MOST_VISITS = 5
 _BITWISE_IS_WORTH = 1.05
 _HOPELESS = 3.0
 _SPLIT = 256
-
-
-class Setting(NamedTuple):
-    """One way to open a target."""
-
-    threads: int
-    flash_attention: bool
-    repack: bool
-    kv_type: str = "f16"
-
-    @property
-    def name(self) -> str:
-        """As `SettingFigures.name`."""
-        return setting_name(*self)
 
 
 class Visit(NamedTuple):

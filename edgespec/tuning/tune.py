@@ -15,12 +15,10 @@ from edgespec.backend import capabilities
 from edgespec.errors import BackendError
 from edgespec.tuning.bench import Bench
 from edgespec.tuning.drafting import DraftTrial, measure_drafting
-from edgespec.tuning.exactness import store_setting
-from edgespec.tuning.measure import Effort, SettingFigures, measure_context
-from edgespec.tuning.profile import BestSetting, Profile, load_profile
+from edgespec.tuning.measure import Effort, measure_context
+from edgespec.tuning.profile import Profile, load_profile
 from edgespec.tuning.search import (
     Mix,
-    Setting,
     Trial,
     Visit,
     best_threads,
@@ -28,6 +26,7 @@ from edgespec.tuning.search import (
     evaluation_s,
     race,
 )
+from edgespec.tuning.setting import Setting, SettingFigures, store_setting
 
 __all__ = ["Tuning", "Work", "keep", "plan_effort", "tune"]
 
@@ -265,8 +264,7 @@ def keep(work: Work, name: str, tuning: Tuning) -> Profile:
     """Store what was found, so that engines open the target this way."""
     profile = load_profile(work.target)  # as it is by now
     setting, typical = tuning.chosen.setting, tuning.chosen.typical
-    best = BestSetting(setting.threads, setting.flash_attention, setting.repack)
-    if best != profile.best:
+    if setting != profile.best:
         # What was achieved was achieved with other settings.
         for known in (profile.ngram, *profile.drafts.values()):
             known.pop("achieved", None)
@@ -276,7 +274,7 @@ def keep(work: Work, name: str, tuning: Tuning) -> Profile:
             profile.shapes.pop(figures.name, None)
     if work.draft is not None and tuning.drafts:
         profile.draft(work.draft).update(tuning.drafts[0].as_json())
-    profile.best = best
+    profile.best = setting
     profile.tuned = {
         "model": name,
         "path": str(work.target.resolve()),

@@ -2,17 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from edgespec._types import Int32Array
 from edgespec.backend import Context
-from edgespec.tuning.invariance import DepthInvariance, measure_invariance
+from edgespec.tuning.measure import Difference, compare, stand_at
 from edgespec.verification.result import CheckResult, Progress, silent
 
-__all__ = ["LARGEST_BATCH", "check_invariance"]
+__all__ = ["LARGEST_BATCH", "DepthInvariance", "check_invariance", "measure_invariance"]
 
 LARGEST_BATCH = 16
+
+
+class DepthInvariance(NamedTuple):
+    """Differences behind a prefix of `depth` tokens, for batches of 1, 2, ... tokens."""
+
+    depth: int
+    differences: list[Difference]
+
+    @property
+    def identical(self) -> int:
+        """The largest n up to which every batch is bit-identical."""
+        sizes = [d.n for d in self.differences if d.logit > 0.0]
+        return min(sizes) - 1 if sizes else self.differences[-1].n
+
+
+def measure_invariance(
+    context: Context, text: Int32Array, depths: Sequence[int], largest: int
+) -> Iterator[DepthInvariance]:
+    """Compare batches of 1 to `largest` tokens with single tokens, behind several prefixes.
+
+    Args:
+        context: any content is lost; opened for as many rows of output.
+        text: int32, its tokens are the prefixes and what follows them.
+        depths: lengths of the prefixes; shortened to what context and text allow.
+        largest: tokens of the largest batch.
+
+    Yields: the figures of each depth, as they are known.
+    """
+    room = min(context.capacity, len(text)) - largest
+    context.clear()
+    for depth in sorted({min(depth, room) for depth in depths}):
+        stand_at(context, text, depth)
+        yield DepthInvariance(depth, _differences(context, text, depth, largest))
+    context.clear()
+
+
+def _differences(context: Context, text: Int32Array, depth: int, largest: int) -> list[Difference]:
+    """Batches of 1 to `largest` tokens behind ``text[:depth]`` against one token at a time."""
+    alone = np.empty((largest, context.model.vocabulary.size), np.float32)
+    for i in range(largest):
+        alone[i] = context.evaluate(text[depth + i : depth + i + 1], 1)[0]
+    differences = []
+    for n in range(1, largest + 1):
+        stand_at(context, text, depth)
+        differences.append(compare(n, context.evaluate(text[depth : depth + n], n), alone))
+    return differences
 
 
 def check_invariance(

@@ -19,8 +19,8 @@ from edgespec.cli.tune import tune
 from edgespec.control.achieved import Achieved
 from edgespec.files import cache_root
 from edgespec.runtime.options import default_threads
-from edgespec.tuning.exactness import find_setting
-from edgespec.tuning.profile import BestSetting, load_profile
+from edgespec.tuning.profile import load_profile
+from edgespec.tuning.setting import Setting, find_setting
 
 
 class Command:
@@ -63,7 +63,7 @@ def test_what_was_measured_is_reported_and_kept(command: Command, tmp_path: Path
             assert s["score_s"] == pytest.approx(score)
 
     kept = load_profile(command.model)
-    assert kept.best == BestSetting(**expected)
+    assert kept.best == Setting(**expected)
     figures = facts["figures"]
     assert figures["sizes"][:8] == [1, 2, 3, 4, 5, 6, 7, 8]
     found = find_setting(command.model, kept.tuned["setting"])

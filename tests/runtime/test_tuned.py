@@ -13,11 +13,16 @@ from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.control.achieved import Achieved
 from edgespec.runtime.loading import with_best
 from edgespec.runtime.options import default_threads
-from edgespec.tuning.exactness import find_setting, forget_settings, store_setting
-from edgespec.tuning.measure import SettingFigures
-from edgespec.tuning.profile import BestSetting, load_profile
+from edgespec.tuning.profile import load_profile
+from edgespec.tuning.setting import (
+    Setting,
+    SettingFigures,
+    find_setting,
+    forget_settings,
+    store_setting,
+)
 
-BEST = BestSetting(threads=1, flash_attention=True, repack=False)
+BEST = Setting(threads=1, flash_attention=True, repack=False)
 SIZES = list(range(1, 34))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edgespec.tuning.exactness import choose_exactness, exactness_of, relative_cost
-from edgespec.tuning.measure import SettingFigures
+from edgespec.tuning.setting import SettingFigures
 
 EXACT = SettingFigures(
     threads=2, flash_attention=False, repack=True, kv_type="f16",

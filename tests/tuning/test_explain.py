@@ -12,9 +12,9 @@ from edgespec.control.achieved import Achieved
 from edgespec.control.calibration import make_calibration, write_calibration
 from edgespec.control.speedup import expected_speedups
 from edgespec.tuning.explain import explain
-from edgespec.tuning.measure import SettingFigures
-from edgespec.tuning.profile import BestSetting, Profile
-from edgespec.tuning.tables import explanation_lines
+from edgespec.tuning.profile import Profile
+from edgespec.tuning.report import explanation_lines
+from edgespec.tuning.setting import Setting, SettingFigures
 
 V = [1.0, 1.4, 1.8, 2.2, 3.0, 3.3, 3.6, 4.0, 5.5]
 FIGURES = SettingFigures(
@@ -92,7 +92,7 @@ def test_a_draft_is_explained_by_what_was_accepted() -> None:
 
 
 def test_what_helps_most_comes_first() -> None:
-    tuned = profile(best=BestSetting(2, False, True))
+    tuned = profile(best=Setting(2, False, True))
     dear = text(explain(tuned, FIGURES, draft(0.95, 1e6, 0.012), 15))
     assert dear.index("a cheaper draft") < dear.index("a better draft")
     poor = text(explain(tuned, FIGURES, draft(0.2, 1e6, 0.0001), 15))

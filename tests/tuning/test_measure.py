@@ -13,8 +13,9 @@ import pytest
 
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.tuning import exactness
-from edgespec.tuning.exactness import exactness_of, load_setting, measure_setting
-from edgespec.tuning.measure import Effort, SettingFigures, measure_context, measuring_text
+from edgespec.tuning.exactness import exactness_of, measure_setting
+from edgespec.tuning.measure import Effort, measure_context, measuring_text
+from edgespec.tuning.setting import SettingFigures, load_setting
 from edgespec.tuning.store import load_measurement, measurement_key, store_measurement
 
 OPTIONS = ContextOptions(length=512, threads=2, outputs=6)

@@ -14,7 +14,6 @@ from edgespec.tuning.profile import Usage
 from edgespec.tuning.search import (
     BATCH,
     Mix,
-    Setting,
     Trial,
     Visit,
     best_threads,
@@ -23,6 +22,7 @@ from edgespec.tuning.search import (
     race,
     thread_counts,
 )
+from edgespec.tuning.setting import Setting
 from edgespec.tuning.tune import plan_effort
 
 MIX = Mix(prompt=200, answer=200, sizes={}, tokens=1.0)

@@ -1,26 +1,30 @@
-"""What tuning found, as text of 80 columns."""
+"""What tuning found, as text of 80 columns and as a picture."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from edgespec.pictures import BLUE, GREEN, ORANGE, PURPLE, write_panels
 from edgespec.tuning.explain import EXAMPLE_C, LONGEST_MATCH, DraftModel, Explanation
-from edgespec.tuning.measure import SettingFigures
-from edgespec.tuning.profile import BestSetting
 from edgespec.tuning.search import BATCH, Mix, Trial
+from edgespec.tuning.setting import Setting, SettingFigures
 from edgespec.tuning.tune import Tuning
 
-__all__ = ["best_words", "explanation_lines", "tuning_lines"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["best_words", "explanation_lines", "tuning_lines", "write_plot"]
 
 _WIDTH = 80
+_COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 _COLUMNS = 11
 _SPEEDUPS = 8
 
 
-def tuning_lines(
-    tuning: Tuning, mix: Mix, before: BestSetting | None, default: str
-) -> Iterator[str]:
+def tuning_lines(tuning: Tuning, mix: Mix, before: Setting | None, default: str) -> Iterator[str]:
     """The report of `edgespec tune`.
 
     Args:
@@ -99,21 +103,13 @@ def _draft_rows(tuning: Tuning) -> Iterator[Sequence[str]]:
         yield str(trial.threads), *cells, "" if i else "*"
 
 
-def _verdict(tuning: Tuning, mix: Mix, before: BestSetting | None, default: str) -> str:
-    chosen = tuning.chosen.setting
-    now = BestSetting(chosen.threads, chosen.flash_attention, chosen.repack)
+def _verdict(tuning: Tuning, mix: Mix, before: Setting | None, default: str) -> str:
+    now = tuning.chosen.setting
     words = f"Engines open this model with {best_words(now)} from now on"
     if before == now:
         return f"Nothing changed: engines go on opening this model with {best_words(now)}."
     for trial in tuning.trials:
-        name = trial.setting.name
-        old = trial.setting._replace(kv_type="f16")
-        was = before is not None and (old.threads, old.flash_attention, old.repack) == (
-            before.threads,
-            before.flash_attention,
-            before.repack,
-        )
-        if trial.setting.kv_type == "f16" and (was or (before is None and name == default)):
+        if trial.setting == before or (before is None and trial.setting.name == default):
             if trial is tuning.chosen:
                 return f"{words}, which is what they did anyway: the default is best here."
             gain = trial.score(mix) / tuning.chosen.score(mix)
@@ -121,7 +117,7 @@ def _verdict(tuning: Tuning, mix: Mix, before: BestSetting | None, default: str)
     return f"{words}."
 
 
-def best_words(best: BestSetting) -> str:
+def best_words(best: Setting) -> str:
     """A setting for people."""
     threads = f"{best.threads} thread{'s' if best.threads > 1 else ''}"
     repack = "repacked weights" if best.repack else "weights as the file has them"
@@ -131,11 +127,10 @@ def best_words(best: BestSetting) -> str:
 def explanation_lines(found: Explanation, drafter: str) -> Iterator[str]:
     """The report of `edgespec tune --explain`."""
     figures = found.figures
-    best = BestSetting(figures.threads, figures.flash_attention, figures.repack)
     state = "tuned" if found.tuned else "not tuned yet"
     yield from _wrap(
-        f"{best_words(best)} ({state}). One token behind {found.depth:.0f} others, half way "
-        f"through a typical answer, takes {found.token_s * 1e3:.1f} ms."
+        f"{best_words(figures.setting)} ({state}). One token behind {found.depth:.0f} others, "
+        f"half way through a typical answer, takes {found.token_s * 1e3:.1f} ms."
     )
     yield ""
     yield "v(n): cost of a batch of n tokens, in single tokens"
@@ -281,3 +276,50 @@ def _table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         yield "  ".join(f"{cell:>{n}}" for cell, n in zip(line, widths, strict=True)).rstrip()
+
+
+def write_plot(figures: SettingFigures, model: str, path: Path) -> None:
+    """v(n) by depth, and the speedup that free proposals which are always right would bring."""
+    write_panels(
+        path,
+        lambda axes: _draw_costs(axes, figures, model),
+        lambda axes: _draw_ceiling(axes, figures),
+    )
+
+
+def _draw_costs(axes: Axes, figures: SettingFigures, model: str) -> None:
+    for label, colour, costs in _curves(figures):
+        axes.plot(figures.sizes, costs, marker="o", markersize=4, color=colour, label=label)
+    axes.plot(
+        figures.sizes,
+        figures.sizes,
+        color="0.4",
+        linewidth=1,
+        linestyle="--",
+        label="as many single tokens",
+    )
+    axes.set_title(f"{model}: cost of a batch, {figures.name}", loc="left")
+    axes.set_xlabel("tokens of the batch, n")
+    axes.set_ylabel("v(n), in single tokens")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=9, loc="upper left")
+
+
+def _draw_ceiling(axes: Axes, figures: SettingFigures) -> None:
+    for label, colour, costs in _curves(figures):
+        gains = [n / cost for n, cost in zip(figures.sizes, costs, strict=True)]
+        proposals = [n - 1 for n in figures.sizes]
+        axes.plot(proposals, gains, marker="o", markersize=4, color=colour, label=label)
+    axes.axhline(1, color="0.4", linewidth=1, linestyle="--", label="plain decoding")
+    axes.set_title("The most that speculation could bring: (k + 1) / v(k + 1)", loc="left")
+    axes.set_xlabel("proposals, k")
+    axes.set_ylabel("speedup")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=9, loc="lower right")
+
+
+def _curves(figures: SettingFigures) -> list[tuple[str, str, list[float]]]:
+    return [
+        (f"{depth} tokens of context", colour, [s / seconds[0] for s in seconds])
+        for depth, seconds, colour in zip(figures.depths, figures.seconds, _COLOURS, strict=False)
+    ]
