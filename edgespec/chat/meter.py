@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from edgespec.control.controller import AdaptivePolicy
+from edgespec.control.achieved import SpeedupMeter
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Turn
 
@@ -53,16 +53,12 @@ class Figures:
 
 
 class Meter:
-    """Reads the figures of a turn, from any thread and at any time.
-
-    Plain decoding is not run beside it: what it would have taken comes from the costs that were
-    measured on this machine, and are corrected with every evaluation.
-    """
+    """Reads the figures of a turn, from any thread and at any time."""
 
     def __init__(self, turn: Turn, engine: Engine) -> None:
         self._stream = turn.stream
         self._engine = engine
-        self._before = self._totals()
+        self._speedup = SpeedupMeter(engine.policy.achieved, _ENOUGH_TOKENS)
 
     def read(self) -> Figures:
         """The figures now."""
@@ -70,20 +66,9 @@ class Meter:
         return Figures(
             tokens=len(self._stream.emitted),
             per_second=statistics.tokens_per_second,
-            speedup=self._speedup(),
+            speedup=self._speedup.read() if self._engine.decoder.k else None,
             acceptance=statistics.acceptance_rate,
             drafter=self._engine.drafter_name,
             used=len(self._stream.sequence),
             capacity=self._engine.decoder.capacity,
         )
-
-    def _totals(self) -> tuple[int, float, float]:
-        policy = self._engine.policy
-        if not isinstance(policy, AdaptivePolicy) or self._engine.decoder.k == 0:
-            return 0, 0.0, 0.0
-        return policy.achieved.tokens, policy.achieved.seconds, policy.achieved.plain_s
-
-    def _speedup(self) -> float | None:
-        now = self._totals()
-        tokens, seconds, plain_s = (a - b for a, b in zip(now, self._before, strict=True))
-        return plain_s / seconds if tokens >= _ENOUGH_TOKENS and seconds > 0 else None

@@ -17,10 +17,10 @@ from edgespec.compat.openai.responses import (
     text_completion,
 )
 from edgespec.compat.openai.tools import ToolUse, plan_tools
+from edgespec.control.achieved import SpeedupMeter
 from edgespec.errors import UsageError
 from edgespec.runtime.stream import GenerationLimits, Result, Stream
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.server.gain import Gain
 from edgespec.server.requests import (
     ChatRequest,
     CompletionRequest,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Defaults", "Job", "prepare"]
 
 _FORBIDDEN = -100.0  # and less, as OpenAI's interface has it
+_ENOUGH_TOKENS = 8  # for a speedup: fewer say nothing
 
 _FILTERS = (
     "temperature",
@@ -71,14 +72,14 @@ class Job(NamedTuple):
         stream: of its pieces.
         chunks: makes objects of them.
         whole: makes the object of the finished answer.
-        gain: of speculation.
+        speedup: over plain decoding.
         seed: of its draws.
     """
 
     stream: Stream
     chunks: Chunks
     whole: Callable[[Result], dict[str, Any]]
-    gain: Gain
+    speedup: SpeedupMeter
     seed: int
 
 
@@ -120,7 +121,7 @@ def _prepare_chat(
         stream,
         ChatChunks(engine.model_name, vocabulary, tools, logprobs=logprobs),
         lambda result: chat_completion(result, vocabulary, tools, logprobs=logprobs),
-        Gain(engine),
+        _speedup_meter(engine),
         sampling.seed,
     )
 
@@ -141,9 +142,13 @@ def _prepare_completion(
         stream,
         TextChunks(engine.model_name, vocabulary, logprobs=logprobs, echo=echo),
         lambda result: text_completion(result, vocabulary, logprobs=logprobs, echo=echo),
-        Gain(engine),
+        _speedup_meter(engine),
         sampling.seed,
     )
+
+
+def _speedup_meter(engine: Engine) -> SpeedupMeter:
+    return SpeedupMeter(engine.policy.achieved if engine.decoder.k else None, _ENOUGH_TOKENS)
 
 
 def _sampling(request: GenerationRequest, defaults: Defaults) -> SamplingParameters:

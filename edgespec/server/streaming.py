@@ -103,7 +103,7 @@ class Answer:
 
     async def _generate(self, job: Job) -> Result:
         async with self._admission.turn(job.stream, self._seconds):
-            job.gain.begin()
+            job.speedup.begin()
             try:
                 async for piece in job.stream:
                     self._written.put_nowait(piece)
@@ -135,7 +135,8 @@ class Answer:
 
     def _figures(self, result: Result) -> Json:
         assert self._job is not None
-        plain = self._job.gain.plain_speed(result.statistics.tokens_per_second)
+        speedup = self._job.speedup.read()
+        plain = speedup and result.statistics.tokens_per_second / speedup
         return {**figures(result), "plain_tokens_per_second": plain, "seed": self._job.seed}
 
     # -- as events --------------------------------------------------------------------------
