@@ -1,4 +1,4 @@
-"""The README's programs are run as they are printed there."""
+"""The programs in the pages are run as they are printed there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.pages import ROOT, program
+
 LONG_S = 120
 
 # Presses the keys of the window: a long answer is stopped, a short one read, and it is closed.
@@ -70,19 +71,11 @@ tkinter.Tk.mainloop = mainloop
 """
 
 
-def example(name: str) -> str:
-    """The block behind a marker, which is an HTML comment."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.findall(rf"<!-- example: {name} -->\n\n```python\n(.*?)```", text, re.DOTALL)
-    assert len(found) == 1
-    return str(found[0])
-
-
 @pytest.fixture
 def run(default_model: Path, tmp_path: Path) -> Callable[..., str]:
-    def run_program(program: str) -> str:
+    def run_program(text: str) -> str:
         script = tmp_path / "program.py"
-        script.write_text(program, encoding="utf-8")
+        script.write_text(text, encoding="utf-8")
         done = subprocess.run(
             [sys.executable, script],
             capture_output=True,
@@ -114,26 +107,30 @@ def display() -> Iterator[str]:
             server.terminate()
 
 
+def test_import(run: Callable[..., str]) -> None:
+    assert run(program("import")).strip()
+
+
 def test_conversation(run: Callable[..., str]) -> None:
-    lines = run(example("conversation")).splitlines()
+    lines = run(program("conversation")).splitlines()
     assert lines[0]
     assert re.fullmatch(r"\d+ of \d+ proposed tokens were accepted", lines[-1])
 
 
 def test_asyncio(run: Callable[..., str]) -> None:
-    assert "\nuntil then: " in run(example("asyncio"))
+    assert "\nuntil then: " in run(program("asyncio"))
 
 
 def test_extraction(run: Callable[..., str]) -> None:
-    assert run(example("extraction")) == "Ada Larsen 42 Oslo\n"
+    assert run(program("extraction")) == "Ada Larsen 42 Oslo\n"
 
 
 def test_drop_in(run: Callable[..., str]) -> None:
-    ours = example("drop-in")
+    ours = program("drop-in")
     first, second = run(ours).split("\n", 1)
     assert first and second.strip()
 
 
 def test_window(run: Callable[..., str], display: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPLAY", display)
-    assert run(USER + example("window")) == "closed\n"
+    assert run(USER + program("window")) == "closed\n"

@@ -1,17 +1,15 @@
-"""The example in the README, as it stands there."""
+"""The example of a client, as it stands in the server's page."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
-README = Path(__file__).parents[2] / "README.md"
+from tests.pages import program
 
 
 def test_the_example(server: Any, capsys: Any) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-    (example,) = (block for block in blocks if "from openai import" in block)
+    example = program("client")
+    assert "from openai import" in example
     exec(example.replace("http://127.0.0.1:8080", server.url), {})
     shown, figures = capsys.readouterr().out.strip().rsplit("\n", 1)
     text = shown[: len(shown) // 2]

@@ -1,0 +1,91 @@
+"""Pages say what is there: programs are tested, links lead somewhere, commands exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from edgespec.cli.main import cli
+from tests.pages import ROOT, pages, programs
+
+TESTED = {
+    "asyncio": "tests/embed/test_examples.py",
+    "client": "tests/server/test_readme.py",
+    "conversation": "tests/embed/test_examples.py",
+    "drop-in": "tests/embed/test_examples.py",
+    "extraction": "tests/embed/test_examples.py",
+    "import": "tests/embed/test_examples.py",
+    "window": "tests/embed/test_examples.py",
+}
+"""The test that runs each program."""
+
+LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
+PATH = re.compile(r"`((?:edgespec|bench|tests|models|\.github)/[\w./-]*)`")
+COMMAND = re.compile(r"^(?: {4}|)(?:\$ )?(?:[^|\n`]* \| )?(edgespec [^|\n]*)", re.MULTILINE)
+MODULE = re.compile(r"python -m (bench\.\w+)")
+
+each_page = pytest.mark.parametrize(
+    "page", pages(), ids=lambda page: str(page.relative_to(ROOT))
+)
+
+
+def test_every_program_has_a_test() -> None:
+    assert sorted(name for name, _ in programs()) == sorted(TESTED)
+    for name, path in TESTED.items():
+        assert f'program("{name}")' in (ROOT / path).read_text(encoding="utf-8")
+    blocks = sum(page.read_text(encoding="utf-8").count("```python") for page in pages())
+    assert blocks == len(TESTED)
+
+
+def test_the_readme_fits_on_three_screens() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 170
+
+
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, heading in LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), target
+        if heading:
+            assert heading[1:] in headings(file), f"{target}{heading}"
+
+
+@each_page
+def test_paths_exist(page: Path) -> None:
+    for path in PATH.findall(page.read_text(encoding="utf-8")):
+        assert (ROOT / path).exists(), path
+
+
+@each_page
+def test_commands_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for module in MODULE.findall(text):
+        assert importlib.util.find_spec(module), module
+    for line in COMMAND.findall(code(text)):
+        words = shlex.split(line, comments=True)[1:]
+        command, context = cli, click.Context(cli)
+        while words and isinstance(command, click.Group):
+            found = command.get_command(context, words.pop(0))
+            assert found is not None, line
+            command = found
+        known = {option for each in command.params for option in each.opts}
+        assert {word for word in words if word.startswith("-") and word != "-"} <= known, line
+
+
+def code(text: str) -> str:
+    """Indented and fenced blocks of a page."""
+    fenced = re.findall(r"^```(?:console)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return "\n".join(fenced + re.findall(r"^ {4}.*$", text, re.MULTILINE))
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
