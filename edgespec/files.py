@@ -1,4 +1,4 @@
-"""Where edgespec keeps what it can make or fetch again, and how a file is written in one step."""
+"""Files: where edgespec keeps its own, how one is read up to a limit, and written in one step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-__all__ = ["cache_root", "replace_file", "replacing"]
+from edgespec.errors import EdgespecError, UsageError
+
+__all__ = [
+    "cache_root",
+    "read_at_most",
+    "reason",
+    "replace_file",
+    "replacing",
+    "write_new_file",
+    "write_user_file",
+]
 
 
 def cache_root() -> Path:
@@ -56,3 +66,52 @@ def replace_file(
     """Write a file in one step; arguments and errors as for `replacing`."""
     with replacing(path, durable=durable, private=private, alone=alone) as draft:
         draft.write_bytes(data)
+
+
+def read_at_most(path: Path, most: int) -> bytes:
+    """Return the content of a regular file of up to `most` bytes.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not a regular file, or longer.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a regular file")
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
+        raise ValueError(f"it has more than {size}")
+    return data
+
+
+def write_new_file(path: Path, data: bytes, *, force: bool, hint: str) -> None:
+    """Write a file that the user named, over another one only with `force`.
+
+    Args:
+        hint: how the user can force it.
+
+    Raises:
+        UsageError: there is such a file.
+        EdgespecError: it cannot be written.
+    """
+    if not force and path.expanduser().exists():
+        raise UsageError(f"{path} is there already: {hint} writes over it")
+    write_user_file(path, data)
+
+
+def write_user_file(path: Path, data: bytes) -> None:
+    """Write a file that the user named, in one step, over another one too.
+
+    Raises:
+        EdgespecError: it cannot be written.
+    """
+    try:
+        replace_file(path.expanduser().resolve(), data, durable=True, private=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise EdgespecError(f"cannot write {path}: {reason(error)}") from None
+
+
+def reason(error: Exception) -> str:
+    """Return what was wrong, without the file's name."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

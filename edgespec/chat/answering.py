@@ -19,7 +19,6 @@ from edgespec.runtime.stream import Result
 
 __all__ = ["begins_thinking", "no_echo", "on_interrupt", "show_answer"]
 
-
 _LAST_TOKENS = 4  # of a prompt, among which a mark would be
 
 

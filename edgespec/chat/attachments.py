@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from edgespec.chat.files import read_at_most, reason
 from edgespec.errors import UsageError
+from edgespec.files import read_at_most, reason
 from edgespec.runtime.engine import Engine
 
 __all__ = ["Attachment", "Attachments"]

@@ -15,7 +15,6 @@ from edgespec.chat.store.events import Conversation
 
 __all__ = ["Hit", "hit_lines", "hits", "list_lines", "matches"]
 
-
 _AROUND = 24  # characters before the first word
 _MODEL_WIDTH = 12
 _TIME_WIDTH = 12

@@ -15,7 +15,6 @@ from edgespec.runtime.session import Message, Session
 
 __all__ = ["branch", "load_saved", "open_stored", "resume", "save", "stored_settings"]
 
-
 _LINES_SHOWN = 12  # of the answer that a conversation goes on behind
 
 

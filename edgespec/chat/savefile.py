@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edgespec.chat.files import read_at_most, reason, replace_file
 from edgespec.chat.settings import read_sampling, sampling_as_json
 from edgespec.chat.store.events import Conversation, Entry
 from edgespec.errors import UsageError
+from edgespec.files import read_at_most, reason, write_user_file
 from edgespec.runtime.session import Message
 from edgespec.sampling.parameters import SamplingParameters
 
@@ -23,7 +23,6 @@ __all__ = [
     "load_conversation",
     "save_conversation",
 ]
-
 
 _FORMAT = "edgespec-chat"
 _VERSION = 1
@@ -67,7 +66,7 @@ def save_conversation(path: Path, conversation: SavedConversation, *, force: boo
         "messages": [asdict(message) for message in conversation.messages],
     }
     text = json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-    replace_file(path, text.encode("utf-8"))
+    write_user_file(path, text.encode("utf-8"))
 
 
 def load_conversation(path: Path) -> SavedConversation:

@@ -28,7 +28,6 @@ __all__ = [
     "settings_as_json",
 ]
 
-
 _NOT_NUMBERS = ("logit_bias", "dry_breakers")
 _FIELDS = fields(SamplingParameters)
 _SAMPLING = tuple(field.name for field in _FIELDS if field.name not in _NOT_NUMBERS)

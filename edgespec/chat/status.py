@@ -14,7 +14,6 @@ from edgespec.runtime.stream import Result
 
 __all__ = ["Forecast", "notices", "statistics_lines", "status_line", "summary_line"]
 
-
 _SHORTEST_NAME = 8
 _FILES_WIDTH = 15
 _log = logging.getLogger("edgespec.chat")

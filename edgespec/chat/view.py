@@ -19,7 +19,6 @@ from edgespec.runtime.stream import TokenChunk
 
 __all__ = ["AnswerView", "Body", "Lines", "LiveView", "MarkdownBody", "OriginBody", "PlainView"]
 
-
 _SHORTEST_PAUSE = 0.06
 _RENDERING_SHARE = 0.1
 """Of the time, at most: processors are there to decode."""

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.chat.savefile import SavedConversation, load_conversation, save_conversation
+from edgespec.chat.savefile import SavedConversation, exporter, load_conversation, save_conversation
+from edgespec.chat.store.events import Conversation, Entry
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.runtime.session import Message
 from edgespec.sampling.parameters import SamplingParameters
@@ -159,3 +160,38 @@ def test_other_bad_files(tmp_path: Path) -> None:
         file.truncate(2**30)
     with pytest.raises(UsageError, match="more than 16 MiB"):
         load_conversation(path)
+
+
+ENTRIES = [
+    Entry("user", "Grüße 👋🏽\n\n# not a heading", "t0"),
+    Entry("assistant", "```py\nx = 1\n```\n", "t1", details={"model": "other", "tokens": 4}),
+    Entry("user", "and?", "t2"),
+]
+FACTS = {"model": {"name": "test"}, "system": {"text": "Be brief."}}
+WHOLE = Conversation("1ngtwrt", "t0", facts={**FACTS}, entries=ENTRIES)
+
+
+def test_json_has_everything_and_can_be_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "chat.JSON"
+    path.write_text(exporter(path)(WHOLE), "utf-8")
+    data = json.loads(path.read_text("utf-8"))
+    assert (data["id"], data["title"], data["model"]) == ("1ngtwrt", "Grüße 👋🏽", "test")
+    assert data["messages"][2]["details"]["tokens"] == 4
+    loaded = load_conversation(path)
+    expected = [Message("system", "Be brief."), *(Message(e.role, e.content) for e in ENTRIES)]
+    assert list(loaded.messages) == expected
+
+
+def test_markdown_names_who_speaks() -> None:
+    text = exporter(Path("chat.md"))(WHOLE)
+    headings = [line for line in text.split("\n") if line.startswith("## ")]
+    assert headings == ["## System", "## You", "## other", "## You"]
+    assert text.startswith("# Grüße 👋🏽\n")
+    assert text.endswith("and?\n\n*(no answer)*\n")
+    assert ENTRIES[1].content in text
+
+
+@pytest.mark.parametrize("name", ["chat", "chat.txt", "json", ".md"])
+def test_other_endings_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=r"\.json or \.md"):
+        exporter(Path(name))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -7,13 +9,14 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from edgespec.chat.conversation import Chat
 from edgespec.chat.meter import Figures, Meter
-from edgespec.chat.status import notices, statistics_lines, status_line, summary_line
+from edgespec.chat.status import Forecast, notices, statistics_lines, status_line, summary_line
 from edgespec.control.achieved import Achieved
 from edgespec.control.controller import AdaptivePolicy
 from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.engine import Engine
-from edgespec.runtime.session import Session
+from edgespec.runtime.session import Message, Session
 from edgespec.runtime.stream import GenerationLimits, Result
 
 FIGURES = Figures(24, 48.0, 1.28, 0.67, "ngram", 33, 4096)
@@ -118,3 +121,48 @@ def test_the_speedup_is_of_this_answer_and_only_told_when_it_is_known() -> None:
     assert meter.read().speedup == pytest.approx(1.5)
     decoder.k = 0
     assert meter.read().speedup is None
+
+
+Say = Callable[..., list[str]]
+MESSAGE = "Tell me a story about the sea and the ships. " * 12
+
+
+def test_it_is_said_before_it_happens_and_once(chat: Chat, say: Say) -> None:
+    said: list[list[str]] = []
+    while not any("no longer sees" in line for line in (said[-1] if said else ())):
+        assert len(said) < 20
+        said.append(say(MESSAGE))
+    warned = [turn for turn, lines in enumerate(said) if any("any more" in x for x in lines)]
+    happened = len(said) - 1
+    assert warned[0] in (happened - 1, happened - 2)
+    assert len([turn for turn in warned if turn < happened]) == 1
+    (warning,) = [line for line in said[warned[0]] if "any more" in line]
+    promised = re.fullmatch(
+        r"the context is (\d\d)% full: soon the model will not see the oldest (\d+) messages "
+        r"any more",
+        warning,
+    )
+    assert promised
+    (dropped,) = [line for line in said[happened] if "no longer sees" in line]
+    assert f"first {promised.group(2)} messages" in dropped
+
+
+@pytest.mark.parametrize(("used", "warns"), [(500, False), (860, False), (880, True)])
+def test_at_85_percent(engine: Engine, used: int, warns: bool) -> None:
+    session = Session(engine)
+    session.messages = [Message("user", "hi"), Message("assistant", "hello")] * 10
+    assert bool(Forecast().after(session, used)) is warns
+
+
+def test_without_dropping_it_says_that_it_ends(engine: Engine) -> None:
+    session = Session(engine)
+    session.limits = replace(session.limits, overflow="stop")
+    session.messages = [Message("user", "hi"), Message("assistant", "hello")]
+    assert "it ends soon; /reset" in str(Forecast().after(session, 1000))
+
+
+def test_it_is_said_again_after_room_was_made(engine: Engine) -> None:
+    session, forecast = Session(engine), Forecast()
+    session.messages = [Message("user", "hi"), Message("assistant", "hello")] * 10
+    said = [forecast.after(session, used) is not None for used in (900, 950, 500, 900)]
+    assert said == [True, False, False, True]

@@ -8,12 +8,12 @@ from functools import partial
 from edgespec.chat.clipboard import copy_text
 from edgespec.chat.commands.command import Command, complete_path, file_of, fitting
 from edgespec.chat.conversation import Chat
-from edgespec.chat.files import write_new_file
 from edgespec.chat.markdown import chosen_block, code_blocks
 from edgespec.chat.reader import Candidate
 from edgespec.chat.reasoning import split_thought
 from edgespec.chat.status import statistics_lines
 from edgespec.errors import UsageError
+from edgespec.files import write_new_file
 
 __all__ = ["COMMANDS"]
 

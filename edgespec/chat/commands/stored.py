@@ -8,7 +8,6 @@ from itertools import islice
 
 from edgespec.chat.commands.command import Command, complete_path, file_of
 from edgespec.chat.conversation import Chat
-from edgespec.chat.files import write_new_file
 from edgespec.chat.listing import hit_lines, hits, list_lines, matches
 from edgespec.chat.reader import Candidate
 from edgespec.chat.restore import branch, load_saved, open_stored, resume, save
@@ -16,6 +15,7 @@ from edgespec.chat.savefile import exporter, load_conversation
 from edgespec.chat.store.archive import is_id
 from edgespec.chat.store.events import Conversation
 from edgespec.errors import UsageError
+from edgespec.files import write_new_file
 
 __all__ = ["COMMANDS"]
 

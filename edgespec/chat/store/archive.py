@@ -14,12 +14,11 @@ from typing import Any
 
 from platformdirs import user_data_path
 
-from edgespec.chat.files import read_at_most, reason
 from edgespec.chat.store.events import Conversation, encode, replay
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.files import read_at_most, reason
 
 __all__ = ["MOST_BYTES", "SUFFIX", "Archive", "Journal", "is_id", "whole_lines"]
-
 
 MOST_BYTES = 16 << 20
 """A longer file is neither read nor written."""
