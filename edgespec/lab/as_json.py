@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from edgespec.lab.formats import exact
 from edgespec.lab.report import Chain, Report, Tree, Verification
+from edgespec.lab.text import exact
 from edgespec.lab.theory import Decomposition, total_variation
 
 __all__ = ["as_json"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
 
-from edgespec.lab.reading import Curve, Pair
+from edgespec.lab.inputs import Curve, Pair
 from edgespec.lab.theory import (
     ONE,
     Choice,

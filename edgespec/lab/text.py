@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 
 from edgespec.control.speedup import tokens_by_length
-from edgespec.lab.formats import both, decimal, fixed, times
 from edgespec.lab.report import LARGEST_K, Chain, Report, Tree, Verification
 from edgespec.lab.theory import ONE, ZERO, Decomposition, Distribution, total_variation
 
-__all__ = ["WIDTH", "report_lines"]
+__all__ = ["WIDTH", "both", "decimal", "exact", "fixed", "report_lines", "times"]
 
 WIDTH = 80
 _BAR = 9
@@ -20,6 +19,9 @@ _STEP_TITLES = (
     "token", "p", "q", "accept", "accepted", "rejected", "residual", "emitted", "naive",
 )  # fmt: skip
 _Column = Sequence[Fraction | None]
+# Python prints no more than 4,300 digits; nobody reads that many.
+_MOST_BITS = 13_000
+_LONGEST_TO_READ = 21
 
 
 def report_lines(report: Report, encoding: str | None) -> Iterator[str]:
@@ -40,9 +42,9 @@ def report_lines(report: Report, encoding: str | None) -> Iterator[str]:
 def _step_lines(step: Decomposition) -> Iterator[str]:
     yield "ONE PROPOSAL, drawn from q and accepted with probability min(1, p/q)"
     yield ""
-    exact = list(_table(_step_rows(step, str)))
-    if max(map(len, exact)) <= WIDTH:
-        yield from exact
+    fractions = list(_table(_step_rows(step, str)))
+    if max(map(len, fractions)) <= WIDTH:
+        yield from fractions
     else:
         yield "(The fractions are too long for a table: --json has them.)"
     yield ""
@@ -233,3 +235,37 @@ def _sum(column: _Column) -> Fraction | None:
 
 def _or_dash(value: Fraction | None, show: Callable[[Fraction], str]) -> str:
     return "-" if value is None else show(value)
+
+
+def exact(value: Fraction) -> str | None:
+    """3/5; None if it has thousands of digits."""
+    largest = max(abs(value.numerator), value.denominator)
+    return str(value) if largest.bit_length() <= _MOST_BITS else None
+
+
+def decimal(value: Fraction) -> str:
+    """At most 7 characters for a probability; 1.0000 and 0.6000 are rounded, 1 and 0.6 are not."""
+    if value and (abs(value) < Fraction(1, 1000) or abs(value) >= 1000):
+        return f"{float(value):.1e}"
+    text = f"{float(value):.4f}"
+    return text.rstrip("0").rstrip(".") if Fraction(text) == value else text
+
+
+def fixed(value: Fraction) -> str:
+    """Two decimals, or an exponent for what is large."""
+    return f"{float(value):.2f}" if value < 1000 else f"{float(value):.1e}"
+
+
+def times(value: Fraction) -> str:
+    """A speedup."""
+    return f"{fixed(value)}x"
+
+
+def both(value: Fraction) -> str:
+    """Fraction and decimal; the decimal alone if the fraction is too long to be read."""
+    text, short = f"{float(value):.6g}", exact(value)
+    if short is None or len(short) > _LONGEST_TO_READ:
+        return f"about {text}"
+    if short == text:
+        return text
+    return f"{short} = {text}" if Fraction(text) == value else f"{short} = about {text}"

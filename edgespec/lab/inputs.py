@@ -1,4 +1,4 @@
-"""From what a user writes to exact numbers: probabilities, rates and cost curves."""
+"""What the lab works on, as exact numbers: written by the user, or measured on this machine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 from edgespec.errors import UsageError
 from edgespec.lab.theory import Distribution, MeasuredCost
+from edgespec.registry.progress import Progress, silent
 
 __all__ = [
     "Curve",
     "Pair",
     "built_in_curve",
     "built_in_pair",
+    "measured_curve",
     "read_alpha",
     "read_c",
     "read_curve",
@@ -32,25 +34,10 @@ _DIGITS = 45  # alpha^32 stays below the 4,300 digits that Python prints
 _LONGEST_FILE = 1 << 20
 _MOST_TOKENS = 4096
 _NUMBER = re.compile(r"[+-]?([0-9]+/[0-9]+|([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,3})?)", re.I)
-
 _EXAMPLE = "1:1,2:1.58,3:2.15,4:2.56,5:3.44,6:3.51,7:4.29,8:5.30,12:7.25,16:9.20,32:18.6"
 _EXAMPLE_NAME = "example curve, not this machine: SmolLM2-135M Q4_1 on 2 cores, x86-64 with AVX2"
-
-
-class Pair(NamedTuple):
-    """p and q, and what was done to them."""
-
-    p: Distribution
-    q: Distribution
-    notes: tuple[str, ...]
-
-
-class Curve(NamedTuple):
-    """A measured v(n), where it comes from, and what was done to it."""
-
-    cost: MeasuredCost
-    name: str
-    notes: tuple[str, ...]
+_DEPTH = 256
+_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17)
 
 
 def built_in_pair() -> Pair:
@@ -96,6 +83,47 @@ def read_curve(text: str) -> Curve:
         return Curve(cost, f"measured curve of {Path(text).name}", notes)
     cost, notes = _measured(_split(text))
     return Curve(cost, "measured curve of --cost", notes)
+
+
+def measured_curve(model: str | None, download: Progress = silent) -> Curve:
+    """Measure v(n) up to n = 17 at 256 tokens of context.
+
+    Args:
+        model: a path, a registry name, an hf: reference, or None for the default model.
+        download: called with bytes done and in all while a file is fetched.
+
+    Raises: whatever `resolve`, `Model` and `Context` raise.
+    """
+    # Nothing else here needs llama.cpp.
+    from edgespec.backend import Context, ContextOptions, Model
+    from edgespec.registry.resolve import resolve
+    from edgespec.runtime.options import default_threads
+    from edgespec.tuning.measure import measure_cost
+
+    found = resolve(model, progress=download)
+    threads = default_threads()
+    options = ContextOptions(length=2 * _DEPTH, threads=threads, outputs=max(_SIZES))
+    with Model(found.path) as loaded, Context(loaded, options) as context:
+        seconds = measure_cost(context, _DEPTH, _SIZES)
+    curve = read_curve(",".join(f"{n}:{cost:.7f}" for n, cost in seconds.items()))
+    label = f"{found.name} on this machine, {threads} threads, {_DEPTH} tokens of context"
+    return curve._replace(name=label)
+
+
+class Pair(NamedTuple):
+    """p and q, and what was done to them."""
+
+    p: Distribution
+    q: Distribution
+    notes: tuple[str, ...]
+
+
+class Curve(NamedTuple):
+    """A measured v(n), where it comes from, and what was done to it."""
+
+    cost: MeasuredCost
+    name: str
+    notes: tuple[str, ...]
 
 
 def read_alpha(text: str) -> Fraction:
