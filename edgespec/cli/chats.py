@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgespec.cli.confirm import confirmed
+from edgespec.cli.options import confirmed
 from edgespec.extras import require_extra
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def export(id: str, file: Path, force: bool) -> None:
 
     Its ending says what is written: .json, which `edgespec chat --load` reads, or .md.
     """
-    from edgespec.chat.files import write_new_file
     from edgespec.chat.savefile import exporter
+    from edgespec.files import write_new_file
 
     write = exporter(file)
     text = write(_load(id))

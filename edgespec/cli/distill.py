@@ -8,7 +8,7 @@ from time import perf_counter
 
 import click
 
-from edgespec.cli.models import pull_progress
+from edgespec.cli.opening import pull_progress
 from edgespec.errors import CancelledError, UsageError
 from edgespec.extras import require_extra
 

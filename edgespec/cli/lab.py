@@ -12,7 +12,7 @@ import click
 from edgespec.errors import UsageError
 
 if TYPE_CHECKING:
-    from edgespec.lab.reading import Curve
+    from edgespec.lab.inputs import Curve
 
 __all__ = ["lab"]
 
@@ -71,13 +71,13 @@ def lab(
     one target evaluation of a single token.
     """
     from edgespec.lab.as_json import as_json as json_of
-    from edgespec.lab.picture import write_picture
-    from edgespec.lab.reading import (
+    from edgespec.lab.inputs import (
         built_in_pair,
         read_alpha,
         read_c,
         read_pair,
     )
+    from edgespec.lab.picture import write_picture
     from edgespec.lab.report import examine
     from edgespec.lab.text import report_lines
     from edgespec.pictures import check_picture_path
@@ -114,11 +114,11 @@ def _curve(cost: str | None, measure: str | None) -> Curve:
     if cost is not None and measure is not None:
         raise UsageError("--cost and --measure exclude each other")
     if measure is not None:
-        from edgespec.cli.models import pull_progress
-        from edgespec.lab.measuring import measured_curve
+        from edgespec.cli.opening import pull_progress
+        from edgespec.lab.inputs import measured_curve
 
         with pull_progress(measure or "the default model") as download:
             return measured_curve(measure or None, download)
-    from edgespec.lab.reading import built_in_curve, read_curve
+    from edgespec.lab.inputs import built_in_curve, read_curve
 
     return built_in_curve() if cost is None else read_curve(cost)

@@ -1,21 +1,24 @@
-"""Opening an engine from the command line, with its progress on standard error."""
+"""Open an engine from the command line, and show on standard error what it waits for."""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
-from edgespec.cli.models import pull_progress
-from edgespec.runtime.options import EngineOptions
+from edgespec.extras import has_extra
 
 if TYPE_CHECKING:
+    from edgespec.registry.progress import Progress
     from edgespec.runtime.engine import Engine
+    from edgespec.runtime.options import EngineOptions
 
-__all__ = ["open_engine", "say_compiling"]
+__all__ = ["megabytes", "open_engine", "pull_progress", "say_compiling"]
 
 _SLOW_LOAD_STEPS = 20
 
@@ -46,6 +49,56 @@ def open_engine(model: str | None, options: EngineOptions) -> Engine:
 def say_compiling() -> None:
     """Explain a wait to the user."""
     click.echo("Compiling kernels for this processor, once (about 15 s) ...", err=True)
+
+
+@contextmanager
+def pull_progress(name: str) -> Iterator[Progress]:
+    """A callback that shows a download on standard error.
+
+    In a terminal it is a bar; elsewhere a line when bytes start to come and one when they end.
+    Nothing is shown for a model that is already there.
+    """
+    if not (sys.stderr.isatty() and has_extra("chat")):
+        yield from _download_lines(name)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    bar = Bar(*columns, TransferSpeedColumn(), console=Console(stderr=True))
+    task = bar.add_task(name, total=None)
+
+    def show(done: int, total: int | None) -> None:
+        # Only while bytes come: a bar on the screen garbles what others write to it.
+        bar.start()
+        bar.update(task, completed=done, total=total)
+        if done == total:
+            bar.stop()
+
+    try:
+        yield show
+    finally:
+        bar.stop()
+
+
+def _download_lines(name: str) -> Iterator[Progress]:
+    latest: list[int] = []
+
+    def note(done: int, total: int | None) -> None:
+        if not latest:
+            size = f" ({megabytes(total)})" if total else ""
+            click.echo(f"downloading {name}{size} ...", err=True)
+        latest[:] = [done]
+
+    yield note
+    if latest:
+        click.echo(f"downloaded {name} ({megabytes(latest[0])})", err=True)
+
+
+def megabytes(size: int) -> str:
+    """Return a size for people to read."""
+    return f"{size / 1e6:,.1f} MB"
 
 
 class _Loading:

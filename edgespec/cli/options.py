@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from edgespec.runtime.stream import GenerationLimits
 
 __all__ = [
+    "confirmed",
     "engine_options",
     "limit_options",
     "make_engine_options",
@@ -220,6 +222,22 @@ def make_limits(values: dict[str, Any], overflow: str) -> GenerationLimits:
         stop=tuple(values.pop("stop")),
         overflow=values.pop("overflow") or overflow,  # type: ignore[arg-type]
     )
+
+
+def confirmed(question: str) -> bool:
+    """Whether the user says yes.
+
+    Raises:
+        UsageError: nobody is there to answer.
+        click.Abort: Ctrl-C or Ctrl-D in a terminal.
+    """
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        click.echo(err=True)  # behind the question
+        raise UsageError("nobody answered, nothing was deleted: --yes does not ask") from None
 
 
 def _apply(function: Function, *decorators: Callable[[Any], Any]) -> Function:

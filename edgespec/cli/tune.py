@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.cli.models import pull_progress
-from edgespec.cli.opening import say_compiling
+from edgespec.cli.opening import pull_progress, say_compiling
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.extras import has_extra
 from edgespec.runtime.options import EngineOptions, allowed_processors, default_threads

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from edgespec.cli.main import main
 from edgespec.errors import UsageError
-from edgespec.lab.formats import decimal
-from edgespec.lab.reading import read_pair
+from edgespec.lab.inputs import read_pair
+from edgespec.lab.text import decimal
 
 SIXTY_FOUR = ",".join(["1/128"] * 32 + ["3/128"] * 32)
 EXAMPLE = (1, 1.58, 2.15, 2.56, 3.44, 3.51, 4.29, 5.30)
