@@ -1,4 +1,4 @@
-"""Drawing PNG files: one way to look, and no half-written file."""
+"""Draw PNG files that all look alike, each written in one step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 
 
 def check_picture_path(path: Path) -> None:
-    """Say before any work that a picture could not be written there.
+    """Check before any work that a picture can be written there.
 
     Raises:
         UsageError: another format's name, or no such folder.
@@ -37,7 +37,7 @@ def check_picture_path(path: Path) -> None:
 
 
 def write_panels(path: Path, *panels: Callable[[Axes], None]) -> None:
-    """Draw panels below each other; the file appears, or is replaced, at once."""
+    """Draw panels below each other; the file appears, or is replaced, in one step."""
     replace_file(path, _draw(panels))
 
 

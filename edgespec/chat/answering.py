@@ -42,7 +42,7 @@ def show_answer(turn: Turn, meter: Meter, engine: Engine, screen: Screen) -> Res
 
 
 def begins_thinking(engine: Engine, turn: Turn) -> bool:
-    """Whether the prompt ends inside of reasoning: some templates begin it for the model."""
+    """Return whether the prompt ends inside of reasoning: some templates begin it for the model."""
     stream = turn.stream
     end = stream.sequence[: stream.prompt_tokens][-_LAST_TOKENS:]
     text = b"".join(engine.vocabulary.piece(token, special=True) for token in end)

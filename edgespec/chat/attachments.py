@@ -1,4 +1,4 @@
-"""`/file`: files that go before the next message."""
+"""`/file`: put files before the next message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_BYTES_PER_TOKEN = 64  # to refuse what cannot fit without counting its tok
 
 
 class Attachment(NamedTuple):
-    """A file that was read.
+    """A file to send.
 
     Attributes:
         tokens: that it takes, by the model's own count.
@@ -32,18 +32,18 @@ class Attachment(NamedTuple):
 
 
 class Attachments:
-    """Waiting for the next message."""
+    """Files that wait for the next message."""
 
     def __init__(self) -> None:
         self._files: list[Attachment] = []
 
     @property
     def names(self) -> Sequence[str]:
-        """Of the files, in their order."""
+        """Return the names of the files, in their order."""
         return [file.name for file in self._files]
 
     def add(self, path: Path, engine: Engine) -> Attachment:
-        """Read one more file.
+        """Read a file and add it.
 
         Raises:
             UsageError: it cannot be read, is no text, or does not fit beside the others.
@@ -61,11 +61,11 @@ class Attachments:
         return file
 
     def clear(self) -> None:
-        """Forget them."""
+        """Take all files back."""
         self._files = []
 
     def before(self, text: str) -> str:
-        """The message with the files before it."""
+        """Return the message with the files before it."""
         return "".join(_fenced(file.name, file.text) for file in self._files) + text
 
 
@@ -79,16 +79,16 @@ def _read(path: Path, capacity: int) -> str:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {reason(error)}") from None
     except ValueError as error:
-        raise UsageError(f"{path} does not go into the context: {error}") from None
+        raise UsageError(f"{path} does not fit into the context: {error}") from None
     if "\0" in text:
-        raise UsageError(f"{path} is no text: it has zero bytes")
+        raise UsageError(f"{path} is not text: it has zero bytes")
     if not text.strip():
         raise UsageError(f"{path} is empty")
     return text
 
 
 def _fenced(name: str, text: str) -> str:
-    """Between fences that are longer than any in the text."""
+    """Put a text between fences that are longer than any in it."""
     longest = max(map(len, re.findall(r"^ *(`{3,})", text, re.MULTILINE)), default=2)
     fence = "`" * (longest + 1)
     return f"{name}:\n\n{fence}\n{text.rstrip()}\n{fence}\n\n"

@@ -1,4 +1,4 @@
-"""What a terminal must not be sent, and what a tokenizer cannot take."""
+"""Keep out characters that would steer a terminal, or that a tokenizer cannot take."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _CONTROLS = {
 
 
 def printable(text: str) -> str:
-    """The text without control characters: a model's output must not steer the terminal."""
+    """Return the text without control characters: a model's output must not steer the terminal."""
     return text.translate(_CONTROLS)
 
 
 def sendable(text: str) -> str:
-    """The text with bytes that were not UTF-8 when they were typed as replacement characters."""
+    """Return the text with a replacement character for each typed byte that was not UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Text into the user's clipboard: the terminal's, also over ssh, and the desktop's."""
+"""Copy text to the clipboard of the desktop, and of the terminal, which works over ssh too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PATIENCE_S = 5.0
 
 
 def copy_text(text: str, send: Callable[[str], None] | None) -> str:
-    """Put a text there by every way there is; returns which.
+    """Copy a text in every way that is possible, and return which ways those were.
 
     Args:
         send: sends a control sequence to the terminal; None if it takes none.

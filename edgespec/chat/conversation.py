@@ -68,7 +68,7 @@ class Chat:
 
     @property
     def summary(self) -> str:
-        """Model, drafter and how full the context is, in a few words."""
+        """Return model, drafter and how full the context is, in a few words."""
         engine = self.session.engine
         return summary_line(
             engine.model_name,
@@ -81,11 +81,11 @@ class Chat:
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """What was said, as it is stored."""
+        """Return what was said, as it is stored."""
         return self.recorder.entries[: len(texts_of(self.session))]
 
     def conversation(self) -> Conversation:
-        """As it stands now."""
+        """Return the conversation as it stands now."""
         entries = [*self.entries]
         created = entries[0].time if entries else ""
         id = self.recorder.id or "not stored"
@@ -115,12 +115,12 @@ class Chat:
         """Show the answer that `begin` starts, and how it went.
 
         Args:
-            typed: what of the message the user typed, if that is not all.
+            typed: the part of the message that the user typed, if that is not all of it.
             about: the message, as it is stored.
 
         Raises:
             EdgespecError: there is no answer, or only a part of one.
-            KeyboardInterrupt: it was stopped, and nobody is there to go on.
+            KeyboardInterrupt: it was stopped, and there is no terminal to continue in.
         """
         before = self.session.dropped
         turn = begin()
@@ -149,31 +149,31 @@ class Chat:
         self.recorder.write(self._state(), typed, details)
 
     def leave(self) -> None:
-        """What comes now is another conversation; this one can be gone on with later."""
+        """Close this conversation, which can be resumed later; a new one begins."""
         self._keep_cache()
         self.recorder.leave()
         self._forget()
 
     def part(self, texts: int) -> None:
-        """What comes now is another conversation, which begins with these texts of this one."""
+        """Close this conversation; a new one begins with the first `texts` of it."""
         self._keep_cache()
         self.recorder.branch(texts)
         self._forget()
 
     def measure(self) -> None:
-        """Count the tokens of a conversation that is gone on with."""
+        """Count the tokens of a conversation that was just opened."""
         with suppress(EdgespecError):  # it is said when it is answered
             self._size = self.session.size()
 
     def end(self) -> None:
-        """The user leaves."""
+        """Close the conversation, and say how to resume it."""
         id = self.recorder.id
         self.leave()
         if id and self.screen.interactive:
-            self.screen.note(f"stored: `edgespec chat --resume {id}` goes on with it")
+            self.screen.note(f"stored: `edgespec chat --resume {id}` continues it")
 
     def change_engine(self, change: Callable[[], None]) -> None:
-        """Go on with another engine, which `change` opens in place of this one.
+        """Continue with another engine, which `change` opens in place of this one.
 
         Raises: what `change` raises; the conversation is then as before.
         """
@@ -220,6 +220,6 @@ class Chat:
 
 
 def texts_of(session: Session) -> list[str]:
-    """What was said, by the user and the model in turn; an unanswered message is last."""
+    """Return what user and model said, in turn; a message without an answer comes last."""
     texts = [message.content for message in session.messages if message.role != "system"]
     return texts if session.unanswered is None else [*texts, session.unanswered]

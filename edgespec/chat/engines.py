@@ -1,4 +1,4 @@
-"""The engine of a conversation, and another one in its place."""
+"""The engine of a conversation, and how another one takes its place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = ("auto", "none", "ngram")
 
 
 class Engines(Closing):
-    """Has one engine open.
+    """Keeps one engine open.
 
     Args:
         open: opens one.
@@ -42,20 +42,20 @@ class Engines(Closing):
 
     @property
     def model(self) -> str:
-        """What opens this model again, wherever one is then."""
+        """Return what opens this model again from any folder."""
         model = self._model
         named = model is None or model.startswith("hf:") or load_manifest().find(model) is not None
         return self.engine.model_name if named else str(self.engine.target.model.path.absolute())
 
     @property
     def draft(self) -> str:
-        """What opens this draft again."""
+        """Return what opens this draft again."""
         path = Path(self._options.draft).expanduser()
         return str(path.absolute()) if path.is_file() else self._options.draft
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """What has to be opened to go on like this, for a stored conversation."""
+        """Return what to open to continue like this, for a stored conversation."""
         return {
             "name": self.engine.model_name,
             "file": self.model,
@@ -64,7 +64,7 @@ class Engines(Closing):
         }
 
     def change_model(self, model: str) -> None:
-        """Open another model; a draft made for the one before is not kept.
+        """Open another model; a draft that was made for the old one is not kept.
 
         Raises: what opening it raises; the engine is then as before, if memory allows for that.
         """
@@ -89,7 +89,7 @@ class Engines(Closing):
         self.engine, self._model, self._options = engine, model, options
 
     def _change_in_place(self, model: str | None, options: EngineOptions) -> None:
-        """Both do not fit into memory together."""
+        """Close the old engine first, because both do not fit into memory."""
         self.engine.close()
         try:
             self.engine = self._opened(model, options)
@@ -99,7 +99,7 @@ class Engines(Closing):
         self._model, self._options = model, options
 
     def _opened(self, model: str | None, options: EngineOptions) -> Engine:
-        """An engine that can be talked with."""
+        """Open an engine, and check that it has a chat template."""
         engine = self._open(model, options)
         try:
             _ = engine.template

@@ -62,7 +62,7 @@ class TerminalReader:
         )
 
     def read(self) -> str:
-        """The next message. Ctrl-C discards what was typed; twice in a row, it ends the input.
+        """Return the next message. Ctrl-C discards the line; twice in a row, it ends the input.
 
         Raises:
             EOFError: the user wants to leave.
@@ -81,7 +81,7 @@ class TerminalReader:
                 self._warn("Ctrl-C again, or Ctrl-D, ends the conversation")
 
     def revise(self, text: str) -> str | None:
-        """A message as changed in the user's editor, or in the line editor if none is named."""
+        """Let the user change a message, in their editor or on the line; None if they gave up."""
         if _has_editor():
             changed = _edit_text(text)
             if not changed:
@@ -96,12 +96,12 @@ class TerminalReader:
 
 
 def history_file() -> Path:
-    """Where messages are remembered, in the user's data folder."""
+    """Return the file of earlier messages, in the user's data folder."""
     return user_data_path("edgespec", appauthor=False) / "chat_history"
 
 
 class MessageHistory(FileHistory):
-    """A history whose file may be unusable: then messages are remembered until the end only.
+    """A history in a file; without a usable file, messages are remembered until the end only.
 
     Args:
         path: None for no file at all.
@@ -124,7 +124,7 @@ class MessageHistory(FileHistory):
             self._give_up(error)
 
     def load_history_strings(self) -> Iterable[str]:
-        """Messages of earlier conversations, newest first."""
+        """Return messages of earlier conversations, newest first."""
         try:
             return list(super().load_history_strings()) if self._usable else []
         except OSError as error:
@@ -146,7 +146,7 @@ class MessageHistory(FileHistory):
 
 
 class _SlashCompleter(Completer):
-    """Completes slash commands and what stands behind them."""
+    """Completes slash commands and their arguments."""
 
     def __init__(self, complete: Callable[[str], Iterator[Candidate]]) -> None:
         self._complete = complete
@@ -154,13 +154,13 @@ class _SlashCompleter(Completer):
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        """What fits behind what stands before the cursor."""
+        """Yield what completes the text before the cursor."""
         for one in self._complete(document.text_before_cursor):
             yield Completion(one.text, start_position=-one.typed, display=one.label)
 
 
 def _key_bindings() -> KeyBindings:
-    """Enter sends; Alt-Enter, or Enter behind a backslash, begins another line."""
+    """Make Enter send, and Alt-Enter, or Enter after a backslash, begin another line."""
     bindings = KeyBindings()
 
     @bindings.add("enter", filter=has_focus(DEFAULT_BUFFER))
@@ -180,12 +180,12 @@ def _key_bindings() -> KeyBindings:
 
 
 def _has_editor() -> bool:
-    """Whether the user has named one, by VISUAL or EDITOR."""
+    """Return whether VISUAL or EDITOR names an editor."""
     return bool(os.environ.get("VISUAL") or os.environ.get("EDITOR"))
 
 
 def _edit_text(text: str) -> str | None:
-    """The text as it was saved; None if it was not.
+    """Open the text in the user's editor; return it as saved, or None if it was not saved.
 
     Raises:
         EdgespecError: the editor failed.

@@ -1,4 +1,4 @@
-"""Find stored conversations by words, and list them in the columns that there are."""
+"""Find stored conversations by words, and list them within the width of the terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_HITS = 3
 
 
 class Hit(NamedTuple):
-    """A message that has all words.
+    """A message that has all the words.
 
     Attributes:
         number: of the user's message; its answer has the same.
@@ -37,13 +37,13 @@ class Hit(NamedTuple):
 
 
 def matches(conversation: Conversation, words: Sequence[str]) -> bool:
-    """Whether all words occur somewhere in it, in upper or lower case."""
+    """Return whether all words occur somewhere in it, in upper or lower case."""
     text = "\n".join(entry.content for _, entry in conversation.everything()).casefold()
     return all(word.casefold() in text for word in words)
 
 
 def hits(conversation: Conversation, words: Sequence[str]) -> Iterator[Hit]:
-    """Messages in which all words occur, also those that were replaced later."""
+    """Yield messages in which all words occur, also those that were replaced later."""
     wanted = [word.casefold() for word in words]
     for at, entry in conversation.everything():
         text = " ".join(entry.content.split())
@@ -61,7 +61,7 @@ def list_lines(
     *,
     number: bool = True,
 ) -> Iterator[str]:
-    """A line for each: id, time, messages, model, title.
+    """Yield a line for each: id, time, messages, model, title.
 
     Those with the same title, as branches have, are told apart by their last message.
 
@@ -81,7 +81,7 @@ def list_lines(
 
 
 def hit_lines(conversation: Conversation, words: Sequence[str], width: int) -> Iterator[str]:
-    """Messages of one conversation that have all the words."""
+    """Yield lines for the messages of one conversation that have all the words."""
     found = hits(conversation, words)
     for hit in islice(found, _MOST_HITS):
         who = "you" if hit.role == "user" else "answer"
@@ -98,7 +98,7 @@ def _from_to(one: Conversation) -> str:
 
 
 def _when(time: str) -> str:
-    """The day and the minute, or the year if it is another one."""
+    """Return day and minute, or day and year if it is another year."""
     try:
         then = datetime.fromisoformat(time).astimezone()
     except (ValueError, OverflowError, OSError):

@@ -35,10 +35,10 @@ def converse(
     Args:
         engines: has the engine to begin with.
         settings: of the answers.
-        system: prompt; it replaces that of a conversation that is gone on with.
+        system: prompt; it replaces that of a conversation that is continued.
         show: mark every token by its origin.
         store: keep the conversation in the user's data folder.
-        saved: a conversation to go on with.
+        saved: a conversation to continue.
         stored: another one, as `open_stored` gives it.
 
     Raises:

@@ -62,13 +62,13 @@ class CodeBlock(NamedTuple):
 
     @property
     def lines(self) -> str:
-        """How long it is."""
+        """Return its length in words."""
         count = self.text.count("\n")
         return f"{count} line{'' if count == 1 else 's'}"
 
 
 def code_blocks(answer: str) -> list[CodeBlock]:
-    """All fenced blocks."""
+    """Return all fenced blocks of an answer."""
     fences = (token for token in _parse(answer) if token.type == "fence")
     return [
         CodeBlock(number, _language_of(fence), fence.content)
@@ -77,7 +77,7 @@ def code_blocks(answer: str) -> list[CodeBlock]:
 
 
 def chosen_block(blocks: Sequence[CodeBlock], number: str) -> CodeBlock:
-    """The block that a user means: by its number, or the last one.
+    """Return the block with this number, or the last one without a number.
 
     Raises:
         UsageError: there is none.
@@ -145,14 +145,14 @@ class _Numbered(Markdown):
 
 
 def _keep_line_breaks(token: Token) -> None:
-    """Models break lines where they mean it, in verse for example."""
+    """Keep single line breaks, because models mean them, in verse for example."""
     for child in token.children or ():
         if child.type == "softbreak":
             child.type = "hardbreak"
 
 
 def _stripped(line: list[Segment]) -> Iterator[Segment]:
-    """A line without the spaces at its end."""
+    """Yield a line without the spaces at its end."""
     length = len("".join(segment.text for segment in line).rstrip())
     for segment in line:
         if length > 0:
@@ -161,10 +161,10 @@ def _stripped(line: list[Segment]) -> Iterator[Segment]:
 
 
 def _parse(text: str) -> list[Token]:
-    """Its blocks, without what is inside of paragraphs."""
+    """Return its blocks, without what is inside of paragraphs."""
     return _BLOCKS.parse(text)
 
 
 def _language_of(fence: Token) -> str:
-    """The language that a fence names, or an empty text."""
+    """Return the language that a fence names, or an empty text."""
     return next(iter(fence.info.split()), "")

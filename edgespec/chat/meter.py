@@ -37,11 +37,11 @@ class Figures:
 
     @property
     def plain_per_second(self) -> float | None:
-        """Tokens a second that plain decoding would have brought."""
+        """Return tokens per second that plain decoding would have reached."""
         return self.per_second / self.speedup if self.speedup else None
 
     def as_json(self) -> dict[str, Any]:
-        """For a stored answer."""
+        """Return the figures for a stored answer."""
         return {
             "tokens": self.tokens,
             "tokens_per_second": round(self.per_second, 2),
@@ -61,7 +61,7 @@ class Meter:
         self._speedup = SpeedupMeter(engine.policy.achieved, _ENOUGH_TOKENS)
 
     def read(self) -> Figures:
-        """The figures now."""
+        """Return the figures now."""
         statistics = self._stream.statistics
         return Figures(
             tokens=len(self._stream.emitted),

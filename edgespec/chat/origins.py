@@ -1,10 +1,11 @@
-"""`--show`: text coloured by where each token came from."""
+"""`--show`: colour text by where each token came from."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.text import Text
 
+from edgespec.backend.lifetime import Closing
 from edgespec.chat.characters import printable
 from edgespec.runtime.cycle import Origin
 from edgespec.runtime.stream import TokenChunk
@@ -26,13 +27,13 @@ _MARKS = {
 
 
 def marked(piece: TokenChunk) -> str:
-    """A piece between brackets that tell its origin, for where there are no colours."""
+    """Return a chunk between brackets that tell its origin, for output without colours."""
     before, after = _MARKS[piece.origin]
     return f"{before}{piece.text}{after}"
 
 
-class OriginPrinter:
-    """Prints pieces as they come, and ends the last line.
+class OriginPrinter(Closing):
+    """Prints chunks as they come, and ends the last line.
 
     Without colours (NO_COLOR, a pipe) brackets tell the origins apart.
     """
@@ -42,7 +43,7 @@ class OriginPrinter:
         self._colours = self._console.is_terminal and not self._console.no_color
 
     def __call__(self, piece: TokenChunk) -> None:
-        """Print one piece."""
+        """Print one chunk."""
         text = printable(piece.text) if self._console.is_terminal else piece.text
         self._console.print(self._marked(text, piece.origin), end="")
         self._console.file.flush()
@@ -53,10 +54,8 @@ class OriginPrinter:
         before, after = _MARKS[origin]
         return Text(f"{before}{text}{after}")
 
-    def __enter__(self) -> OriginPrinter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End the last line."""
         self._console.print()
 
     def legend(self) -> None:

@@ -1,4 +1,4 @@
-"""Where messages come from: what a reader is, and one for lines of standard input."""
+"""Where messages come from: the protocol of a reader, and one for standard input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Candidate", "PipeReader", "Reader"]
 
 
 class Candidate(NamedTuple):
-    """What may stand at the cursor.
+    """One way to complete the text before the cursor.
 
     Attributes:
         text: put in place of what was typed.
@@ -25,17 +25,17 @@ class Candidate(NamedTuple):
 
 
 class Reader(Protocol):
-    """Gives one message after the other."""
+    """Gives one message after another."""
 
     def read(self) -> str:
-        """The next message.
+        """Return the next message.
 
         Raises:
             EOFError: there are no more.
         """
 
     def revise(self, text: str) -> str | None:
-        """A message as the user has changed it; None if they gave up.
+        """Return a message as the user changed it; None if they gave up.
 
         Raises:
             UsageError: nobody is there to change it.
@@ -44,13 +44,13 @@ class Reader(Protocol):
 
 
 class PipeReader:
-    """Reads a message from each line of standard input; a backslash at its end joins the next."""
+    """Reads each line of standard input as a message; a backslash at its end joins the next."""
 
     def __init__(self) -> None:
         self._number = 0
 
     def read(self) -> str:
-        """The next message.
+        """Return the next message.
 
         Raises:
             EOFError: the input has ended.
@@ -66,7 +66,7 @@ class PipeReader:
         return "\n".join(lines)
 
     def revise(self, text: str) -> str | None:
-        """Nobody is there to change anything.
+        """Refuse: nobody is there to change anything.
 
         Raises:
             UsageError: always.

@@ -1,4 +1,4 @@
-"""Reasoning that a model writes before its answer, between <think> and </think>."""
+"""Tell the reasoning between <think> and </think> from the answer that follows it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Folding:
         thinking: the prompt opened the reasoning already.
 
     Attributes:
-        pieces: of reasoning so far, about as many as tokens.
+        pieces: of reasoning so far, about one for each token.
         empty: whether all of it was blank.
     """
 
@@ -35,17 +35,17 @@ class Folding:
 
     @property
     def thinking(self) -> bool:
-        """Whether the text is inside the reasoning at the moment."""
+        """Return whether the text is inside the reasoning at the moment."""
         return self._state == "thinking"
 
     @property
     def summary(self) -> str:
-        """How long the reasoning is, and how long it took."""
+        """Return how long the reasoning is, and how long it took."""
         seconds = self._ended - (self._started or self._ended)
         return f"{self.pieces} token{'' if self.pieces == 1 else 's'}, {seconds:.0f} s"
 
     def feed(self, text: str) -> str:
-        """The next part of the answer, as far as it is known to be one."""
+        """Take more text; return the part that certainly belongs to the answer."""
         self._held += text
         self._ended = perf_counter()
         self._started = self._started or self._ended
@@ -59,7 +59,7 @@ class Folding:
         return self._release() if self._state == "answer" else ""
 
     def finish(self) -> str:
-        """What was held back as it might have become a mark."""
+        """Return the text that was held back because it might have become a mark."""
         return self._release() if self._state == "undecided" else ""
 
     def _decide(self) -> None:
@@ -85,7 +85,7 @@ class Folding:
 
 
 def split_thought(text: str) -> tuple[str, str]:
-    """The reasoning of a finished answer, empty if there is none, and what comes behind it."""
+    """Return the reasoning of a finished answer, empty if there is none, and the answer itself."""
     before, mark, answer = text.partition(_CLOSING)
     opened = before.lstrip().startswith(OPENING)
     if opened or (mark and OPENING not in before):

@@ -1,4 +1,4 @@
-"""Going on with another conversation than the running one: a stored one, a saved one, a branch."""
+"""Change to another conversation: a stored one, a saved one, or a branch of this one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from edgespec.runtime.session import Message, Session
 
 __all__ = ["branch", "load_saved", "open_stored", "resume", "save", "stored_settings"]
 
-_LINES_SHOWN = 12  # of the answer that a conversation goes on behind
+_LINES_SHOWN = 12  # of the answer that the message that the user continues after
 
 
 def open_stored(chat: Chat, id: str) -> tuple[Journal | None, Conversation]:
-    """A stored conversation, with its journal if conversations are to be stored.
+    """Open a stored conversation, with its journal if this chat is stored.
 
     Raises:
         UsageError: it cannot be used, or another chat has it open.
@@ -28,7 +28,7 @@ def open_stored(chat: Chat, id: str) -> tuple[Journal | None, Conversation]:
 
 
 def stored_settings(conversation: Conversation) -> Settings | None:
-    """The settings it was had with, if it says.
+    """Return the settings that a conversation was held with, if it has any.
 
     Raises:
         UsageError: it says something that is not possible.
@@ -46,14 +46,14 @@ def resume(
     conversation: Conversation,
     settings: Settings | None = None,
 ) -> None:
-    """Go on with a stored conversation.
+    """Continue a stored conversation.
 
     Args:
         journal: of it; closed here if this fails.
         settings: in place of the stored ones.
 
     Raises:
-        UsageError: its settings cannot be used; the running conversation goes on.
+        UsageError: its settings cannot be used; the running conversation continues.
     """
     try:
         settings = settings or stored_settings(conversation)
@@ -73,11 +73,11 @@ def resume(
     _show_last(chat)
     _say_state(chat, conversation.model)
     if restored:
-        chat.screen.note(f"{restored:,} tokens of it need not be read again")
+        chat.screen.note(f"restored {restored:,} tokens from the cache")
 
 
 def load_saved(chat: Chat, saved: SavedConversation) -> None:
-    """Go on with a conversation that /save wrote; it is stored as a new one."""
+    """Continue a conversation that /save wrote; it is stored as a new one."""
     chat.leave()
     messages = [*saved.messages]
     system = messages.pop(0).content if messages and messages[0].role == "system" else None
@@ -92,7 +92,7 @@ def load_saved(chat: Chat, saved: SavedConversation) -> None:
 
 
 def save(chat: Chat, path: Path, *, force: bool = False) -> None:
-    """Write the conversation for /load, with `force` over a file of something else too.
+    """Write the conversation for /load, with `force` over any other file.
 
     Raises:
         EdgespecError: the file cannot be written, or is something else.
@@ -107,7 +107,7 @@ def save(chat: Chat, path: Path, *, force: bool = False) -> None:
 
 
 def branch(chat: Chat, number: str) -> None:
-    """Go on in a conversation of its own, behind a message and its answer.
+    """Continue in a new conversation, after a message and its answer.
 
     Args:
         number: of the message; the last one if it is empty.
@@ -128,7 +128,7 @@ def branch(chat: Chat, number: str) -> None:
     chat.measure()
     chat.record()
     name = f", {chat.recorder.id}," if chat.recorder.id else ""
-    chat.screen.note(f"another conversation{name} goes on behind message {count}")
+    chat.screen.note(f"another conversation{name} continues after message {count}")
 
 
 def _use(session: Session, settings: Settings) -> None:
@@ -136,7 +136,7 @@ def _use(session: Session, settings: Settings) -> None:
 
 
 def _put(session: Session, texts: Sequence[str]) -> None:
-    """Make this what was said."""
+    """Make these texts what was said."""
     session.reset()
     messages = [Message(ROLES[at % 2], text) for at, text in enumerate(texts)]
     if len(messages) % 2:
@@ -145,7 +145,7 @@ def _put(session: Session, texts: Sequence[str]) -> None:
 
 
 def _dropped(conversation: Conversation) -> int:
-    """How many messages the model did not see any more: what the cache holds begins behind them."""
+    """Return how many messages the model no longer saw; what the cache holds begins after them."""
     last = next((one for one in reversed(conversation.entries) if one.role == "assistant"), None)
     dropped = last.details.get("dropped", 0) if last else 0
     possible = type(dropped) is int and 0 <= dropped < len(conversation.entries) - 1
@@ -167,4 +167,4 @@ def _say_state(chat: Chat, model: str) -> None:
     if chat.session.unanswered is not None:
         chat.screen.note("the last message has no answer yet: /retry asks again")
     if model and model != chat.session.engine.model_name:
-        chat.screen.note(f"the answers are of another model, {model}")
+        chat.screen.note(f"the answers are from another model, {model}")

@@ -1,4 +1,4 @@
-"""A conversation in a file of the user's: `/save` and `/export` write it, `/load` reads it."""
+"""A conversation in a file that the user names: `/save`, `/export` and `/load`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SavedConversation:
 
 
 def save_conversation(path: Path, conversation: SavedConversation, *, force: bool = False) -> None:
-    """Write a conversation as JSON; an older one is replaced in one step.
+    """Write a conversation as JSON, over an older one in one step.
 
     Args:
         force: write over a file of something else too.
@@ -90,7 +90,7 @@ def load_conversation(path: Path) -> SavedConversation:
 
 
 def exporter(path: Path) -> Exporter:
-    """What writes a file of this ending.
+    """Return what writes a file with this ending.
 
     Raises:
         UsageError: nothing does.
@@ -98,11 +98,11 @@ def exporter(path: Path) -> Exporter:
     try:
         return {".json": as_json, ".md": as_markdown}[path.suffix.lower()]
     except KeyError:
-        raise UsageError(f"{path}: the ending says what is written, .json or .md") from None
+        raise UsageError(f"{path}: the ending has to be .json or .md") from None
 
 
 def as_json(conversation: Conversation) -> str:
-    """As `/save` writes it, with times and figures beside."""
+    """Return JSON that `/load` reads, with times and figures added."""
     system = conversation.system
     messages = [{"role": "system", "content": system}] if system else []
     messages += [_exported(entry) for entry in conversation.entries]
@@ -120,7 +120,7 @@ def as_json(conversation: Conversation) -> str:
 
 
 def as_markdown(conversation: Conversation) -> str:
-    """With a heading for every message."""
+    """Return Markdown with a heading for every message."""
     parts = [f"# {conversation.title or conversation.id}"]
     parts.append(f"{conversation.created}, {conversation.model}, conversation {conversation.id}")
     if conversation.system:

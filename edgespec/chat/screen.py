@@ -42,22 +42,22 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """Columns that a line should fit."""
+        """Return the columns that a line should fit."""
         return min(self._console.width, _WIDEST)
 
     @property
     def dumb(self) -> bool:
-        """Whether nothing but text may be sent there."""
+        """Return whether the output takes nothing but text."""
         return not self._console.is_terminal or self._console.is_dumb_terminal
 
     @property
     def colours(self) -> bool:
-        """Whether styles may be used at all."""
+        """Return whether the output shows styles."""
         console = self._console
         return not self.dumb and console.color_system is not None and not console.no_color
 
     def answer(self, status: Callable[[], str], *, thinking: bool = False) -> AnswerView:
-        """A view of the next answer.
+        """Return a view of the next answer.
 
         Args:
             status: a line about it, asked for now and then.

@@ -47,7 +47,7 @@ class Settings(NamedTuple):
 
 
 def setting_lines(session: Session) -> Iterator[str]:
-    """Every setting with its value."""
+    """Yield every setting with its value."""
     width = max(map(len, SETTING_NAMES))
     for key, value in _values(session).items():
         yield f"{key.replace('_', '-'):{width}}  {_shown(value)}"
@@ -56,7 +56,7 @@ def setting_lines(session: Session) -> Iterator[str]:
 
 
 def setting_line(session: Session, name: str) -> str:
-    """One setting with its value.
+    """Return one setting with its value.
 
     Raises:
         UsageError: unknown name.
@@ -69,12 +69,12 @@ def setting_line(session: Session, name: str) -> str:
 
 
 def setting_values(name: str) -> tuple[str, ...]:
-    """Words that a setting may be; empty if it is a number."""
+    """Return the words that a setting may be; none if it is a number."""
     return {"accept": ACCEPTANCE_RULES, "overflow": ("stop", "shift")}.get(name, ())
 
 
 def change_setting(session: Session, name: str, text: str) -> str:
-    """Give a setting a new value, and say which.
+    """Give a setting a new value, and return a line that says so.
 
     Raises:
         UsageError: unknown name or bad value; nothing was changed.
@@ -136,7 +136,7 @@ def _unknown(name: str) -> str:
 
 
 def settings_as_json(settings: Settings) -> dict[str, Any]:
-    """For `read_settings`."""
+    """Return what `read_settings` reads."""
     limits = {name: getattr(settings.limits, name) for name in _LIMITS}
     return {
         "sampling": sampling_as_json(settings.sampling),
@@ -146,7 +146,7 @@ def settings_as_json(settings: Settings) -> dict[str, Any]:
 
 
 def read_settings(data: Mapping[str, Any]) -> Settings:
-    """What `settings_as_json` gave.
+    """Read what `settings_as_json` wrote.
 
     Raises:
         ValueError: it is something else.
@@ -159,7 +159,7 @@ def read_settings(data: Mapping[str, Any]) -> Settings:
 
 
 def changed_settings(stored: Settings, wanted: Settings, names: Collection[str]) -> Settings:
-    """The stored settings, with those that are named from the wanted ones."""
+    """Return the stored settings, with the values in `names` replaced by the wanted ones."""
     renamed = {"dry_breakers" if name == "dry_breaker" else name for name in names}
 
     def of(values: Any, kept: Sequence[str]) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def changed_settings(stored: Settings, wanted: Settings, names: Collection[str])
 
 
 def read_sampling(data: Any) -> SamplingParameters:
-    """What `sampling_as_json` gave; what is missing is as by default.
+    """Read what `sampling_as_json` wrote; missing values have their defaults.
 
     Raises:
         ValueError: it is something else.
@@ -221,7 +221,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def sampling_as_json(sampling: SamplingParameters) -> dict[str, Any]:
-    """For `read_sampling`."""
+    """Return what `read_sampling` reads."""
     values = {field.name: getattr(sampling, field.name) for field in _FIELDS}
     # JSON has no infinity.
     values["logit_bias"] = {

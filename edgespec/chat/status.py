@@ -1,4 +1,4 @@
-"""What is said about an answer and the context, from short lines to all figures."""
+"""What is said about an answer and the context: a status line, notices, all figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEARLY_FULL = 0.85
 
 
 def status_line(figures: Figures, width: int = 80) -> str:
-    """One line that fits `width` columns: speed, acceptance, drafter, context.
+    """Return one line within `width` columns: speed, acceptance, drafter, context.
 
     What does not fit is left out: the plain speed, the end of the drafter's name, all of it, ...
     """
@@ -46,7 +46,7 @@ def status_line(figures: Figures, width: int = 80) -> str:
 def summary_line(
     model: str, drafter: str, used: int, capacity: int, files: Sequence[str], width: int
 ) -> str:
-    """One line that fits `width` columns: what will answer, and what goes with the message.
+    """Return one line within `width` columns: what will answer, and the files that wait.
 
     Names of files, and then of models, are shortened if they have to be.
     """
@@ -59,7 +59,7 @@ def summary_line(
 
 
 def notices(result: Result, dropped: int, newly_dropped: int, shifted: int) -> Iterator[str]:
-    """What the user should know about how an answer came about and ended.
+    """Yield what the user should know about how an answer came about and ended.
 
     Args:
         dropped: messages that the model no longer sees.
@@ -69,7 +69,7 @@ def notices(result: Result, dropped: int, newly_dropped: int, shifted: int) -> I
     if newly_dropped > 0:
         yield f"the context is full: the model no longer sees the first {dropped} messages"
     if shifted > 0:
-        yield f"the context became full: the oldest {shifted} tokens were left out meanwhile"
+        yield f"the context became full: the oldest {shifted} tokens were dropped meanwhile"
     if result.finish_reason == "length":
         yield f"cut off at {len(result.tokens)} tokens: /set max-tokens changes that"
     if result.finish_reason == "context":
@@ -81,7 +81,7 @@ def notices(result: Result, dropped: int, newly_dropped: int, shifted: int) -> I
 
 
 def statistics_lines(result: Result, figures: Figures) -> Iterator[str]:
-    """Everything that was measured for one answer."""
+    """Yield everything that was measured for one answer."""
     statistics = result.statistics
     reused = min(statistics.reused_tokens, result.prompt_tokens)
     plain = figures.plain_per_second
@@ -111,13 +111,13 @@ def statistics_lines(result: Result, figures: Figures) -> Iterator[str]:
 
 
 class Forecast:
-    """Of one conversation: a next message, with its answer, is taken to be like those before."""
+    """Warns before the context is full, taking the next turn to be like those before."""
 
     def __init__(self) -> None:
         self._said = False
 
     def after(self, session: Session, used: int) -> str | None:
-        """A line if the next message will probably not fit, once until that has happened.
+        """Return a line if the next message will probably not fit, once until that has happened.
 
         Args:
             used: tokens that the context holds after an answer.
@@ -133,7 +133,7 @@ class Forecast:
         self._said = True
         state = f"the context is {used / capacity:.0%} full"
         if session.limits.overflow == "stop":
-            return f"{state}: it ends soon; /reset begins anew, a larger --ctx holds more"
+            return f"{state}: it ends soon; /reset starts over, a larger --ctx holds more"
         dropped = self._dropped(session, max(room, capacity - used))
         return f"{state}: soon the model will not see the oldest {dropped} messages any more"
 

@@ -1,7 +1,8 @@
-"""How an answer appears while it comes: redrawn in a terminal, or plain text."""
+"""How an answer appears while it is written: redrawn in a terminal, or as plain text."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Protocol, TextIO
@@ -11,6 +12,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
+from edgespec.backend.lifetime import Closing
 from edgespec.chat.characters import printable
 from edgespec.chat.markdown import MarkdownLines, split_finished
 from edgespec.chat.origins import ORIGIN_STYLES
@@ -25,23 +27,19 @@ _RENDERING_SHARE = 0.1
 _OTHER_LINES = 4  # the status, and what a terminal needs below
 
 
-class AnswerView(Protocol):
-    """Shows one answer: enter it, then call it with every piece."""
+class AnswerView(Closing):
+    """Shows one answer: enter it, then call it with every chunk. Closing it ends the last line."""
 
+    @abstractmethod
     def __call__(self, piece: TokenChunk) -> None:
-        """Take one piece."""
+        """Take one chunk."""
 
+    @abstractmethod
     def reading(self, done: int, total: int) -> None:
-        """So many tokens of the prompt have been read; from any thread."""
-
-    def __enter__(self) -> AnswerView:
-        """Begin."""
-
-    def __exit__(self, *_: object) -> None:
-        """End, with whole lines."""
+        """Note that `done` tokens of the prompt have been read; any thread may call this."""
 
 
-class LiveView:
+class LiveView(AnswerView):
     """Prints finished parts for good; redraws what still grows, and a line below it.
 
     What is redrawn never fills the screen, since a terminal cannot take back lines that have
@@ -69,7 +67,7 @@ class LiveView:
         )
 
     def __call__(self, piece: TokenChunk) -> None:
-        """Take one piece of the answer."""
+        """Take one chunk of the answer."""
         self._reading = None
         for finished in self._body.feed(piece):
             self._live.update(self._frame())
@@ -81,7 +79,7 @@ class LiveView:
             self._due = now + max(_SHORTEST_PAUSE, (now - started) / _RENDERING_SHARE)
 
     def reading(self, done: int, total: int) -> None:
-        """Say how much of the prompt has been read, as long as there is more."""
+        """Show how much of the prompt has been read, while there is more."""
         if done >= total:
             return
         self._reading = f"reading {done:,} of {total:,} tokens"
@@ -91,7 +89,8 @@ class LiveView:
         self._live.start(refresh=True)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Print what was still growing for good, and take the line below it away."""
         self._live.update(Text(""))
         self._live.stop()
         for finished in self._body.finish():
@@ -106,12 +105,12 @@ class LiveView:
         return Group(Lines(growing, max(1, self._console.height - _OTHER_LINES)), line)
 
 
-class PlainView:
-    """Writes pieces as they come, and ends the last line.
+class PlainView(AnswerView):
+    """Writes chunks as they come, and ends the last line.
 
     Args:
         file: where to.
-        text: what is written for a piece.
+        text: what is written for a chunk.
         folding: takes reasoning out; without it the text stays as it is.
     """
 
@@ -125,19 +124,17 @@ class PlainView:
         self._last = ""
 
     def __call__(self, piece: TokenChunk) -> None:
-        """Write one piece."""
+        """Write one chunk."""
         text = self._text(piece)
         if self._folding is not None:
             text = self._fold(self._folding, text)
         self._write(text)
 
     def reading(self, done: int, total: int) -> None:
-        """Nothing: what is written stays."""
+        """Do nothing: what is written stays."""
 
-    def __enter__(self) -> PlainView:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Write what was held back, and end the last line."""
         if self._folding is not None:
             self._write(self._folding.finish())
         self._write("" if self._last.endswith("\n") else "\n")
@@ -159,16 +156,16 @@ class PlainView:
 
 
 class Body(Protocol):
-    """Parts of an answer. Those that are final end their last line."""
+    """The parts of an answer. A final part ends its last line."""
 
     def feed(self, piece: TokenChunk) -> Iterator[RenderableType]:
-        """Parts that are final with this piece."""
+        """Yield the parts that are final with this chunk."""
 
     def growing(self) -> RenderableType | None:
-        """What is not final yet, if there is anything."""
+        """Return what is not final yet, if there is anything."""
 
     def finish(self) -> Iterator[RenderableType]:
-        """The rest."""
+        """Yield the rest."""
 
 
 class MarkdownBody:
@@ -182,7 +179,7 @@ class MarkdownBody:
         self._first = True
 
     def feed(self, piece: TokenChunk) -> Iterator[RenderableType]:
-        """Blocks that are whole with this piece."""
+        """Yield the blocks that are whole with this chunk."""
         text = printable(self._folding.feed(piece.text))
         if not self._folding.thinking:
             yield from self._thought(f"thought for {self._folding.summary}")
@@ -192,7 +189,7 @@ class MarkdownBody:
             yield from self._final(finished)
 
     def growing(self) -> RenderableType | None:
-        """The block that is not whole, or that the model is thinking."""
+        """Return the block that is not whole, or a line that says that the model is thinking."""
         if self._folding.thinking:
             return Text(f"thinking ... {self._folding.summary}", style="dim")
         if not self._text.strip():
@@ -201,7 +198,7 @@ class MarkdownBody:
         return block if self._first else Group(Text(""), block)
 
     def finish(self) -> Iterator[RenderableType]:
-        """The last block, whole or not."""
+        """Yield the last block, whole or not."""
         if self._folding.thinking:
             yield from self._thought(f"thinking ended after {self._folding.summary}")
         text, self._text = self._text + printable(self._folding.finish()), ""
@@ -231,28 +228,28 @@ class OriginBody:
         self._line = Text()
 
     def feed(self, piece: TokenChunk) -> Iterator[RenderableType]:
-        """Lines that are whole with this piece."""
+        """Yield the lines that are whole with this chunk."""
         self._line.append(printable(piece.text), ORIGIN_STYLES[piece.origin])
         if "\n" in piece.text:
             *whole, self._line = self._line.split("\n", allow_blank=True)
             yield Lines(Text("\n").join(whole))
 
     def growing(self) -> RenderableType | None:
-        """The line that is not whole."""
+        """Return the line that is not whole."""
         return self._line if self._line else None
 
     def finish(self) -> Iterator[RenderableType]:
-        """That line, as it is."""
+        """Yield that line as it is."""
         if self._line:
             yield Lines(self._line)
 
 
 class Lines:
-    """Something as lines of a terminal.
+    """Shows something as lines of a terminal.
 
     Args:
-        last: show no more than so many, the last ones.
-        mark: say so with a line of dots.
+        last: show at most this many lines, the last ones.
+        mark: show a line of dots where lines are left out.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Commands: parsing and printing only, one module each."""
+"""The commands, one module each: they parse and print, and leave the work to others."""

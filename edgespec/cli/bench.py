@@ -1,4 +1,4 @@
-"""`edgespec bench`: plain against speculative decoding, on a suite of prompts."""
+"""`edgespec bench`: compare plain and speculative decoding on a suite of prompts."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = ["bench"]
 @click.command()
 @engine_options
 @click.option("--suite", metavar="FILE", help="Tasks as JSON lines, as Spec-Bench has them.")
-@click.option("--categories", metavar="A,B,...", help="Only these; all without it.")
+@click.option("--categories", metavar="A,B,...", help="Only these categories; by default all.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Most tasks of each category.")
 @click.option(
     "--temperature",
     type=float,
     multiple=True,
     metavar="T",
-    help="May be repeated.  [default: 0 and 0.8]",
+    help="Temperature of answers; may be repeated.  [default: 0 and 0.8]",
 )
 @click.option(
     "--rounds",
@@ -43,7 +43,7 @@ __all__ = ["bench"]
     default=1,
     show_default=True,
     metavar="N",
-    help="How often every task is answered.",
+    help="How often to answer every task.",
 )
 @click.option(
     "--tokens",
@@ -51,24 +51,24 @@ __all__ = ["bench"]
     default=128,
     show_default=True,
     metavar="N",
-    help="Of the longest answer.",
+    help="Length of the longest answer.",
 )
 @click.option(
     "--minutes",
     type=click.FloatRange(0.0, min_open=True),
     metavar="M",
-    help="Begin no task after this; without it all are answered.",
+    help="Start no task after M minutes; by default all are answered.",
 )
 @click.option(
-    "--out", metavar="FILE", help="Keep every pair in this file; continue it if it exists."
+    "--out", metavar="FILE", help="Keep every pair in this file; a later run continues it."
 )
 @click.option("--png", metavar="FILE", help="Write a picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with every figure.")
 def bench(**values: Any) -> None:
     """Measure what speculation brings with MODEL on this machine.
 
-    Every task is answered plainly and speculatively, one after the other in random order. A ratio
-    is speculative / plain of such a pair; shown are medians with 95% intervals.
+    Every task is answered twice in random order, with and without speculation. A ratio is
+    speculative / plain for such a pair; medians are shown with 95% intervals.
     """
     from edgespec.pictures import check_picture_path
 
@@ -81,7 +81,7 @@ def bench(**values: Any) -> None:
     tasks = _tasks(values["suite"], values["categories"], values["limit"])
     options = make_engine_options(values)
     if options.draft == "none":
-        raise UsageError("--draft none is what is compared with: choose a draft, or auto")
+        raise UsageError("--draft none is the baseline already: choose a draft, or auto")
     _bench(values, options, tasks, temperatures, png)
 
 
@@ -169,7 +169,7 @@ def _until_interrupted(measure: Callable[[], None]) -> None:
     try:
         measure()
     except KeyboardInterrupt:
-        click.echo("interrupted: what was measured until now is shown", err=True)
+        click.echo("interrupted: here is what was measured until now", err=True)
 
 
 @contextmanager

@@ -37,10 +37,10 @@ _LATEST = "latest"
     is_flag=False,
     flag_value=_LATEST,
     metavar="[ID]",
-    help="Go on with a stored conversation, the latest one without ID; see `edgespec chats`.",
+    help="Continue a stored conversation, by default the latest; see `edgespec chats`.",
 )
 @click.option("--no-store", is_flag=True, help="Keep nothing of this conversation on disk.")
-@click.option("--load", metavar="FILE", help="Go on with a conversation saved by /save.")
+@click.option("--load", metavar="FILE", help="Continue a conversation saved by /save.")
 @click.option("--show", is_flag=True, help="Colour answers by where each token came from.")
 @engine_options
 @sampling_options
@@ -50,7 +50,7 @@ def chat(context: click.Context, /, **values: Any) -> None:
     """Talk with a model. Without a terminal, each line of standard input is a message.
 
     --resume keeps model, draft, context length, sampling and limits of the conversation, --load
-    its sampling; options that are given come first.
+    its sampling; options on the command line take precedence.
     """
     require_extra("chat", "a conversation")
     from edgespec.chat.engines import Engines
@@ -84,7 +84,7 @@ def chat(context: click.Context, /, **values: Any) -> None:
 
 
 def _open_stored(word: str, no_store: bool) -> tuple[Journal | None, Conversation]:
-    """Before the model is loaded: what is wrong with a conversation is said at once."""
+    """Open a conversation before the model is loaded, so that an error shows at once."""
     from edgespec.chat.store.archive import Archive
 
     archive = Archive()
@@ -93,7 +93,7 @@ def _open_stored(word: str, no_store: bool) -> tuple[Journal | None, Conversatio
 
 
 def _take_over(values: dict[str, Any], given: set[str], conversation: Conversation) -> None:
-    """What the conversation was had with, as far as no other is given."""
+    """Take model, draft and context length from the conversation, unless options name others."""
     known = conversation.facts.get("model", {})
     for option, name, kind in (
         ("model", "file", str),

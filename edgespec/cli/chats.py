@@ -23,7 +23,7 @@ _NARROWEST, _WIDEST = 40, 160
 
 @click.group()
 def chats() -> None:
-    """Stored conversations. `edgespec chat --resume ID` goes on with one.
+    """Stored conversations. `edgespec chat --resume ID` continues one.
 
     ID is what the list shows, or a number of the list without words.
     """
@@ -31,7 +31,7 @@ def chats() -> None:
 
 @chats.command("list")
 @click.argument("words", nargs=-1)
-@click.option("-n", "most", type=click.IntRange(min=1), help="Show no more than so many.")
+@click.option("-n", "most", type=click.IntRange(min=1), help="Show at most this many.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_chats(words: tuple[str, ...], most: int | None, as_json: bool) -> None:
     """Show conversations, the one used last first.
@@ -85,11 +85,11 @@ def show(id: str) -> None:
 @chats.command()
 @click.argument("id")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def export(id: str, file: Path, force: bool) -> None:
     """Write a conversation to FILE.
 
-    Its ending says what is written: .json, which `edgespec chat --load` reads, or .md.
+    The ending of FILE is the format: .json, which `edgespec chat --load` reads, or .md.
     """
     from edgespec.chat.savefile import exporter
     from edgespec.files import write_new_file

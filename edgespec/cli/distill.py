@@ -1,8 +1,9 @@
-"""`edgespec distill`: a draft for a target, made of nothing but the target."""
+"""`edgespec distill`: train a draft for a target, from nothing but the target."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 
@@ -32,22 +33,26 @@ _EVERY_S = 15.0
     "--data",
     multiple=True,
     metavar="FILE",
-    help="Prompts to use in place of the target's own: .txt with blank lines between them, "
+    help="Prompts to use instead of the target's own: .txt with blank lines between them, "
     '.jsonl with "prompt" or "messages", or a saved chat. May be repeated.',
 )
-@click.option("--hours", default=2.0, show_default=True, help="For everything, over all runs.")
-@click.option("--vocabulary", default=8192, show_default=True, help="Tokens of the draft.")
+@click.option(
+    "--hours", default=2.0, show_default=True, help="Hours for everything, over all runs."
+)
+@click.option(
+    "--vocabulary", default=8192, show_default=True, help="Size of the draft's vocabulary."
+)
 @click.option(
     "--from",
     "start",
     metavar="DRAFT",
-    help="Go on from this draft, with its vocabulary: a file that distill wrote, or a name.",
+    help="Continue from this draft, with its vocabulary: a file that distill wrote, or a name.",
 )
 @click.option(
-    "--work", metavar="DIR", help="Text and checkpoints; without it FILE.work beside the draft."
+    "--work", metavar="DIR", help="Folder of texts and checkpoints; by default FILE.work."
 )
-@click.option("--threads", default=0, help="Without it one for each physical core.")
-@click.option("--plan", "only_plan", is_flag=True, help="Say what it would take, and stop.")
+@click.option("--threads", default=0, help="0: one per physical core.")
+@click.option("--plan", "only_plan", is_flag=True, help="Show what training would take, and stop.")
 def distill(
     target: str | None,
     output: str,
@@ -62,8 +67,8 @@ def distill(
 ) -> None:
     """Train a draft for TARGET on text that TARGET writes itself.
 
-    Nothing is downloaded but TARGET. Ctrl-C stops at any time, and the same command goes on from
-    there; with more --hours it goes on with what a shorter run has made.
+    Only TARGET is downloaded. Ctrl-C stops at any time, and the same command continues from there;
+    with more --hours it continues what a shorter run has made.
     """
     require_extra("distill", "training")
     path = Path(output)
@@ -90,12 +95,12 @@ def distill(
         Path(work) if work else path.with_name(f"{path.name}.work"),
         threads or default_threads(),
     )
-    with _Report() as report:
+    with closing(_Report()) as report:
         try:
             make_draft(request, report, only_plan=only_plan)
         except KeyboardInterrupt:
             raise CancelledError(
-                "interrupted: everything so far is kept, the same command goes on from here"
+                "interrupted: everything so far is kept, the same command continues from here"
             ) from None
 
 
@@ -106,19 +111,13 @@ class _Report:
         self._said = -_EVERY_S
         self._terminal = sys.stderr.isatty()
 
-    def __enter__(self) -> _Report:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._clear()
-
     def line(self, text: str) -> None:
-        """Something that stays."""
-        self._clear()
+        """Print a line that stays."""
+        self.close()
         click.echo(text)
 
     def now(self, text: str) -> None:
-        """Something that the next one replaces."""
+        """Show a line that the next one replaces."""
         now = perf_counter()
         if self._terminal:
             sys.stderr.write(f"\r\x1b[K{text[:_WIDTH]}")
@@ -127,7 +126,8 @@ class _Report:
             sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
-    def _clear(self) -> None:
+    def close(self) -> None:
+        """Clear what is there for now."""
         if self._terminal:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

@@ -81,7 +81,7 @@ def _facts() -> dict[str, Any]:
         "tokens_with_embeddings": build.extended_batch,
         "gpu_backend": build.gpu_offload,
         "models_folder": str(default_cache().folder),
-        "kernel_cache": str(cache_folder() or "none: compiled anew at every start"),
+        "kernel_cache": str(cache_folder() or "none: compiled again at every start"),
     }
 
 
@@ -120,7 +120,7 @@ def _advice(facts: dict[str, Any]) -> list[str]:
 def _tuned_line(found: dict[str, Any]) -> str:
     return (
         f"{found['model']}: tuned {found['date']}, {found['setting']}: "
-        f"{found['token_s'] * 1e3:.1f} ms a token, {1 / found['prefill_s']:.0f} prompt tokens/s"
+        f"{found['token_s'] * 1e3:.1f} ms per token, {1 / found['prefill_s']:.0f} prompt tokens/s"
     )
 
 

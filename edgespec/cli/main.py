@@ -25,7 +25,7 @@ _COMMANDS = {
     "distill": "Train a draft for TARGET on text that TARGET writes itself.",
     "doctor": "Show what was built, what memory there is, and what to change.",
     "lab": "Show why speculation keeps p, and when it pays.",
-    "models": "Models: what is known, what is here, and what is in a file.",
+    "models": "List, download, describe and remove models.",
     "run": "Answer one prompt: -p TEXT, -f FILE, or standard input.",
     "serve": "Serve OpenAI's HTTP interface, and a web page.",
     "tune": "Find the fastest way to run MODEL on this machine, and keep it.",
@@ -70,7 +70,7 @@ def cli(debug: bool, verbose: bool) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point; ends the process with the documented exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    # Wherever it stands: nobody remembers that it belongs before the subcommand.
+    # It may stand anywhere: nobody remembers that it belongs before the subcommand.
     debug = "--debug" in words
     words = (["--debug"] if debug else []) + [w for w in words if w != "--debug"]
     _prepare_streams()
@@ -124,7 +124,7 @@ def _run(words: list[str], debug: bool) -> int:
 
 
 def _with_hint(error: click.UsageError) -> str:
-    """What was wrong with the command line, and where to read how it is right."""
+    """Return what is wrong with the command line, and where to read how to write it."""
     message = error.format_message()
     stop = "" if message.endswith((".", "?")) else "."
     command = error.ctx.command_path if error.ctx else "edgespec"

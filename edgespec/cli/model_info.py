@@ -22,7 +22,7 @@ _TEMPLATE_WIDTH = 100
 
 
 def model_facts(name: str) -> tuple[dict[str, Any], GGUFHeader | None]:
-    """Everything known of a model, and its header if its file is here."""
+    """Return everything known of a model, and its header if its file is here."""
     from edgespec.gguf.header import read_header
     from edgespec.registry.cache import default_cache
     from edgespec.registry.manifest import load_manifest
@@ -55,7 +55,7 @@ def template_of(name: str, header: GGUFHeader | None) -> str:
 
 
 def draft_verdicts(name: str, header: GGUFHeader | None, draft: str | None) -> list[dict[str, Any]]:
-    """Whether the named draft fits, or each draft the manifest knows."""
+    """Say whether the named draft fits, or each draft that the manifest knows."""
     from edgespec.registry.manifest import load_manifest
 
     if draft is not None:
@@ -65,7 +65,9 @@ def draft_verdicts(name: str, header: GGUFHeader | None, draft: str | None) -> l
     for known in entry.drafts if entry else ():
         try:
             found.append(_verdict(name, header, known))
-        except EdgespecError as error:  # the user did not ask for this one: say it, and go on
+        except (
+            EdgespecError
+        ) as error:  # the user did not ask for this one: show the error and continue
             found.append({"draft": known, "fits": None, "reason": str(error)})
     return found
 
@@ -87,7 +89,7 @@ def info_lines(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def shown_line(text: str) -> str:
-    """A file's text without what would steer the terminal."""
+    """Return a file's text without characters that would steer the terminal."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
@@ -133,7 +135,7 @@ def _facts_of_header(header: GGUFHeader) -> dict[str, Any]:
 
 
 def _checksum(path: Path, cache: ModelCache) -> str:
-    """The recorded checksum of a cached file, which `holds` has just checked; else a fresh one."""
+    """Return the checksum of a file: the recorded one if `holds` has just checked it."""
     from edgespec.registry.cache import sha256_of
 
     if path.is_relative_to(cache.folder):

@@ -30,7 +30,7 @@ __all__ = ["models"]
 
 @click.group()
 def models() -> None:
-    """Models: what is known, what is here, and what is in a file."""
+    """List, download, describe and remove models."""
 
 
 @models.command("list")
@@ -57,7 +57,7 @@ def list_models(as_json: bool) -> None:
 @models.command()
 @click.argument("name")
 def pull(name: str) -> None:
-    """Download a model, unless it is here.
+    """Download a model, unless it is on this machine.
 
     NAME is one of `edgespec models list`, or hf:OWNER/REPO/FILE.gguf.
     """
@@ -111,7 +111,7 @@ def remove(name: str, yes: bool) -> None:
 
 
 def _print_template(text: str) -> None:
-    """Exactly as it is for a pipe; in a terminal without what would steer it."""
+    """Print a template: unchanged to a pipe, without control characters to a terminal."""
     if sys.stdout.isatty():
         text = "\n".join(shown_line(line) for line in text.split("\n"))
     click.echo(text, color=True)

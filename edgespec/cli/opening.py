@@ -31,7 +31,7 @@ def open_engine(model: str | None, options: EngineOptions) -> Engine:
     from edgespec.runtime.engine import Engine
     from edgespec.runtime.warmup import warm_up
 
-    # The kernels are needed at the end of a load: they are compiled beside it.
+    # The kernels are needed at the end of a load: they are compiled meanwhile.
     compiler = threading.Thread(target=warm_up, args=(say_compiling,), daemon=True)
     compiler.start()
     with pull_progress(model or "the default model") as download:
@@ -53,7 +53,7 @@ def say_compiling() -> None:
 
 @contextmanager
 def pull_progress(name: str) -> Iterator[Progress]:
-    """A callback that shows a download on standard error.
+    """Yield a callback that shows a download on standard error.
 
     In a terminal it is a bar; elsewhere a line when bytes start to come and one when they end.
     Nothing is shown for a model that is already there.

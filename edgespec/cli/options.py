@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they make."""
+"""Options that several commands share, what they make, and the question that --yes answers."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ __all__ = [
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _SAMPLING_HELP = {
-    "temperature": "0 takes the most likely token.",
-    "dynatemp_range": "Temperature moves by as much, with the entropy; 0 is off.",
-    "dynatemp_exponent": "Of the entropy's effect on the temperature.",
+    "temperature": "Randomness of the answer; 0 takes the most likely token.",
+    "dynatemp_range": "How far the entropy moves the temperature; 0 is off.",
+    "dynatemp_exponent": "Exponent of the entropy's effect on the temperature.",
     "top_n_sigma": "Keep logits within N deviations of the largest; 0 or less is off.",
     "top_k": "Keep the k most likely; 0 is off.",
     "typical_p": "Locally typical sampling; 1 is off.",
-    "top_p": "Keep the nucleus of this mass; 1 is off.",
-    "min_p": "Relative to the most likely token; 0 is off.",
+    "top_p": "Keep the most likely tokens up to this probability in all; 1 is off.",
+    "min_p": "Keep tokens above this share of the most likely one; 0 is off.",
     "xtc_probability": "How often the top choices are excluded; 0 is off.",
-    "xtc_threshold": "What is a top choice; above 0.5 is off.",
-    "repeat_penalty": "1 is off.",
-    "frequency_penalty": "0 is off.",
-    "presence_penalty": "0 is off.",
-    "penalty_window": "Tokens; -1 is the whole context.",
+    "xtc_threshold": "Probability of a top choice; above 0.5 is off.",
+    "repeat_penalty": "Factor against repeated tokens; 1 is off.",
+    "frequency_penalty": "Taken off a token's logit each time it occurred; 0 is off.",
+    "presence_penalty": "Taken off a token's logit once if it occurred; 0 is off.",
+    "penalty_window": "Tokens that penalties look back on; -1 is the whole context.",
     "dry_multiplier": "Penalty on continuing a repetition; 0 is off.",
     "dry_base": "The penalty grows by this factor with each repeated token.",
     "dry_allowed_length": "Repetitions up to this length cost nothing.",
-    "dry_window": "Tokens; -1 is the whole context.",
-    "mirostat": "2: steer the surprise, in place of all filters and penalties; 0 is off.",
-    "mirostat_tau": "Surprise to aim at, in bits for a token.",
-    "mirostat_eta": "How fast it adapts.",
+    "dry_window": "Tokens in which repetitions are sought; -1 is the whole context.",
+    "mirostat": "2: aim at a surprise, without filters and penalties; 0 is off.",
+    "mirostat_tau": "Surprise to aim at, in bits per token.",
+    "mirostat_eta": "How fast mirostat adapts.",
 }
 
 
 def engine_options(function: Function) -> Function:
-    """MODEL, --draft, --k, and how contexts are opened."""
+    """Add MODEL, --draft, --k, and how contexts are opened."""
     return _apply(
         function,
         click.argument("model", required=False),
@@ -78,12 +78,12 @@ def engine_options(function: Function) -> Function:
             "--ctx",
             default=0,
             metavar="TOKENS",
-            help="Context length; without it the model's own, at most 4096.",
+            help="Context length; 0: the model's own, at most 4096.",
         ),
         click.option(
             "--threads",
             default=0,
-            help="Without it what `edgespec tune` found, or one for each physical core.",
+            help="0: what `edgespec tune` found, or one per physical core.",
         ),
         click.option("--no-repack", is_flag=True, help="Leave weights as the file has them."),
         click.option(
@@ -98,7 +98,7 @@ def engine_options(function: Function) -> Function:
             default="f16",
             show_default=True,
             metavar="f16|f32|q8_0",
-            help="Of the target's cache; q8_0 is smaller and changes the text a little.",
+            help="Type of the target's cache; q8_0 is smaller and changes the text a little.",
         ),
         click.option(
             "--exact",
@@ -125,7 +125,7 @@ def engine_options(function: Function) -> Function:
 
 
 def sampling_options(function: Function) -> Function:
-    """The filters, --seed and --accept."""
+    """Add the filters, --seed and --accept."""
     defaults = SamplingParameters()
     return _apply(
         function,
@@ -142,7 +142,7 @@ def sampling_options(function: Function) -> Function:
             "--dry-breaker",
             multiple=True,
             metavar="TEXT",
-            help=r'Ends a repetition, in place of \n : " *; none for none. May be repeated.',
+            help=r'Text that ends a repetition; replaces \n : " *; none: no text. May be repeated.',
         ),
         click.option(
             "--logit-bias",
@@ -150,7 +150,7 @@ def sampling_options(function: Function) -> Function:
             metavar="TOKEN=BIAS",
             help="Add to a token's logit; -inf forbids it. May be repeated.",
         ),
-        click.option("--seed", type=int, help="0 to 2**64 - 1; without it a random one."),
+        click.option("--seed", type=int, help="0 to 2**64 - 1; random by default."),
         click.option(
             "--accept",
             default="auto",
@@ -162,10 +162,14 @@ def sampling_options(function: Function) -> Function:
 
 
 def limit_options(function: Function) -> Function:
-    """--max-tokens, --stop, --overflow."""
+    """Add --max-tokens, --stop and --overflow."""
     return _apply(
         function,
-        click.option("--max-tokens", type=int, help="Without it the context is the limit."),
+        click.option(
+            "--max-tokens",
+            type=int,
+            help="Most tokens of an answer; by default the context is the limit.",
+        ),
         click.option(
             "--stop",
             multiple=True,
@@ -177,7 +181,7 @@ def limit_options(function: Function) -> Function:
             default=None,
             metavar="stop|shift",
             help="When the context is full: stop (default of run), or shift: drop the older half "
-            "behind the system prompt (default of chat).",
+            "after the system prompt (default of chat).",
         ),
     )
 
@@ -225,7 +229,7 @@ def make_limits(values: dict[str, Any], overflow: str) -> GenerationLimits:
 
 
 def confirmed(question: str) -> bool:
-    """Whether the user says yes.
+    """Ask a question, and return whether the user says yes.
 
     Raises:
         UsageError: nobody is there to answer.
@@ -236,7 +240,7 @@ def confirmed(question: str) -> bool:
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        click.echo(err=True)  # behind the question
+        click.echo(err=True)  # end the line of the question
         raise UsageError("nobody answered, nothing was deleted: --yes does not ask") from None
 
 

@@ -38,7 +38,7 @@ _MOST_BYTES = 16 << 20
     "-f",
     "--file",
     metavar="FILE",
-    help="Read it from a file; - is standard input. With -p: a text that goes before it.",
+    help="Read the prompt from a file; - is standard input. With -p: a text to put before it.",
 )
 @click.option("--system", metavar="TEXT", help="A system prompt.")
 @click.option("--raw", is_flag=True, help="Continue the text as it is, without the chat template.")
@@ -116,7 +116,7 @@ def _read_grammar(grammar: str | None, schema: str | None) -> str | None:
 
 def _read_prompt(prompt: str | None, file: str | None, model: str | None) -> str:
     if prompt is None and file is None and _is_no_model(model):
-        raise UsageError(f"{model!r} stands where a model's name does: give a prompt with -p")
+        raise UsageError(f"{model!r} stands in the place of a model's name: give a prompt with -p")
     if prompt is None:
         prompt = _read_file(file or "-")
     elif file is not None:
@@ -129,7 +129,7 @@ def _read_prompt(prompt: str | None, file: str | None, model: str | None) -> str
 
 
 def _is_no_model(model: str | None) -> bool:
-    """Whether it is a text: other programs take their prompt there."""
+    """Return whether it is a text rather than a model: other programs take a prompt there."""
     if model is None or " " not in model or model.endswith(".gguf"):
         return False
     try:

@@ -30,31 +30,43 @@ _INTERRUPTED = 130
     type=click.IntRange(0, 65535),
     default=8080,
     show_default=True,
-    help="0 takes a free one.",
+    help="Port to listen on; 0 takes a free one.",
 )
 @click.option(
     "--api-key",
     envvar="EDGESPEC_API_KEY",
     metavar="KEY",
-    help="What clients have to send. Other users see it here: better set EDGESPEC_API_KEY.",
+    help="Key that clients have to send. Other users see it here: better set EDGESPEC_API_KEY.",
 )
-@click.option("--api-key-file", metavar="FILE", help="Read it from a file.")
+@click.option("--api-key-file", metavar="FILE", help="Read the key from a file.")
 @click.option(
     "--allow-origin",
     multiple=True,
     metavar="ORIGIN",
     help="Web pages of this origin may use the server, and it answers to that host's name.",
 )
-@click.option("--parallel", default=4, show_default=True, help="Answers that take turns.")
+@click.option(
+    "--parallel",
+    default=4,
+    show_default=True,
+    help="Answers that are written at the same time, in turns.",
+)
 @click.option("--queue", default=16, show_default=True, help="Requests that may wait.")
-@click.option("--timeout", default=600.0, show_default=True, help="Seconds of a request.")
-@click.option("--max-body", default=4, show_default=True, help="MiB of a request.")
-@click.option("--grace", default=10.0, show_default=True, help="Seconds for answers at the end.")
+@click.option(
+    "--timeout", default=600.0, show_default=True, help="Seconds that a request may take."
+)
+@click.option("--max-body", default=4, show_default=True, help="MiB that a request may have.")
+@click.option(
+    "--grace",
+    default=10.0,
+    show_default=True,
+    help="Seconds that running answers get when the server stops.",
+)
 @sampling_options
 def serve(**values: Any) -> int:
     """Serve OpenAI's HTTP interface, and a web page.
 
-    Sampling options hold where a request says nothing.
+    Sampling options apply where a request sets none.
     """
     require_extra("serve", "the server")
     from edgespec.server.app import Limits, Service, make_app

@@ -1,4 +1,4 @@
-"""`edgespec tune`: measures this machine with a model, and keeps what is fastest."""
+"""`edgespec tune`: measure this machine with a model, and keep what is fastest."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _NO_MODEL = ("auto", "ngram", "none")
     default=60.0,
     show_default=True,
     type=click.FloatRange(5, 3600),
-    help="How long to measure, about.",
+    help="About how long to measure.",
 )
 @click.option("--explain", is_flag=True, help="Measure nothing: show what is known and expected.")
-@click.option("--reset", is_flag=True, help="Forget all that is known of the model.")
+@click.option("--reset", is_flag=True, help="Forget everything that is known of the model.")
 @click.option("--offline", is_flag=True, help="Never download anything.")
 @click.option("--png", metavar="FILE", help="Write a picture of the costs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with every figure.")
@@ -100,7 +100,7 @@ def _tune(
 
     with pull_progress(model or "the default model") as download:
         plan = make_plan(model, options, download)
-    warm_up(say_compiling)  # a compiler at work beside it would be measured too
+    warm_up(say_compiling)  # a compiler that still runs would be measured too
     profile = load_profile(plan.target.path)
     draft = plan.draft.path if plan.draft else None
     known = profile.draft(draft) if draft else profile.ngram
@@ -131,7 +131,7 @@ def _explain(
     figures = _stored_figures(target.path, profile)
     if figures is None:
         raise EdgespecError(
-            f"nothing was measured of {target.name} here: run `edgespec tune` with it first"
+            f"{target.name} was not measured on this machine: run `edgespec tune` with it first"
         )
     known, name = None, "prompt lookup"
     if options.draft != "none":
@@ -158,7 +158,7 @@ def _reset(target: ResolvedModel) -> None:
 
 
 def _stored_figures(path: Path, profile: Profile) -> SettingFigures | None:
-    """Of the setting that an engine would use; without tuning one that was looked at."""
+    """Return the figures of the setting that an engine would use, tuned or not."""
     from dataclasses import replace
 
     from edgespec.runtime.loading import with_best
@@ -223,7 +223,7 @@ def _trial_facts(tuning: Tuning, index: int, mix: Mix) -> dict[str, Any]:
 
 @contextmanager
 def _progress(model: str, seconds: float) -> Iterator[Callable[[str], None]]:
-    """What is being measured, and how much of the time has passed, on standard error."""
+    """Show on standard error what is being measured, and how much of the time has passed."""
     if not (sys.stderr.isatty() and has_extra("chat")):
         click.echo(f"measuring {model} for about {seconds:.0f} s ...", err=True)
         yield lambda words: None

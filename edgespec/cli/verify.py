@@ -1,4 +1,4 @@
-"""`edgespec verify`: does speculation change nothing on this machine?"""
+"""`edgespec verify`: check that speculation changes nothing on this machine."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def verify(**values: Any) -> int:
     \b
     invariance  a token evaluated in a batch has the logits it has alone
     greedy      greedy answers are plain decoding's, token for token
-    coupled     so are sampled answers with a seed, by the coupled rule
+    coupled     sampled answers with a seed are too, by the coupled rule
     rejection   frequencies of sampled tokens fit the target's distribution
-    cache       after many rejections the caches are as if newly filled
+    cache       after many rejections the caches are like newly filled ones
     """
     from edgespec.verification.suite import FULL, QUICK, run_checks
 
@@ -96,7 +96,7 @@ def _row(timed: Timed) -> str:
 
 
 def _fill(text: str, indent: str) -> str:
-    """Wrapped to the width; lines after the first are indented, and the first leaves room."""
+    """Wrap a text to the width; later lines are indented, and the first leaves room."""
     room = " " * len(_INDENT) if indent else ""
     start = _INDENT if len(indent) > len(_INDENT) else ""
     wrapped = textwrap.fill(
@@ -135,7 +135,7 @@ def _facts(engine: Engine, quick: bool, done: list[Timed], seconds: float) -> di
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """What is being done, on one line of a terminal; nothing elsewhere."""
+    """Show what is being done, on one line of a terminal; show nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda words: None
         return

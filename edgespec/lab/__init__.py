@@ -1,1 +1,1 @@
-"""What `edgespec lab` reads, works out and draws: speculation's arithmetic for given p and q."""
+"""`edgespec lab`: the arithmetic of speculation for given p and q, in exact numbers."""

@@ -1,4 +1,4 @@
-"""The report for programs: every number as an exact fraction and as a float."""
+"""The report as JSON for programs: every number as an exact fraction and as a float."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["as_json"]
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """The report as one JSON object.
+    """Return the report as one JSON object.
 
     A number is {"fraction": "3/5", "value": 0.6}; a list of numbers is {"fractions": [...],
     "values": [...]}. What does not exist is null, as is a fraction of thousands of digits.

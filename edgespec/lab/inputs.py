@@ -41,12 +41,12 @@ _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17)
 
 
 def built_in_pair() -> Pair:
-    """Three tokens, which every step of the argument can be followed on."""
+    """Return p and q over three tokens, few enough to follow every step."""
     return read_pair(_BUILT_IN_P, _BUILT_IN_Q)
 
 
 def read_pair(p: str, q: str) -> Pair:
-    """Two distributions over the same tokens, each as numbers with commas between them.
+    """Read two distributions over the same tokens, each as numbers with commas between them.
 
     Raises:
         UsageError: a number is wrong or negative, a sum is not 1, the lengths differ.
@@ -63,13 +63,13 @@ def read_pair(p: str, q: str) -> Pair:
 
 
 def built_in_curve() -> Curve:
-    """A measured curve to reason with where the user gives none."""
+    """Return a measured curve, for when the user gives none."""
     cost, notes = _measured(_split(_EXAMPLE))
     return Curve(cost, _EXAMPLE_NAME, notes)
 
 
 def read_curve(text: str) -> Curve:
-    """v(n): "1,1.46,2.07" for n = 1, 2, 3; "1:1,4:2.11" for these n; or a .json file.
+    """Read v(n): "1,1.46,2.07" for n = 1, 2, 3; "1:1,4:2.11" for these n; or a .json file.
 
     The file holds a list of numbers, or an object from n to number. Numbers in any unit will do,
     milliseconds for example: they are divided by that of n = 1.
@@ -127,7 +127,7 @@ class Curve(NamedTuple):
 
 
 def read_alpha(text: str) -> Fraction:
-    """An acceptance rate.
+    """Read an acceptance rate.
 
     Raises:
         UsageError: not a number from 0 to 1.
@@ -139,7 +139,7 @@ def read_alpha(text: str) -> Fraction:
 
 
 def read_c(text: str) -> Fraction:
-    """The cost of one draft step.
+    """Read the cost of one draft step.
 
     Raises:
         UsageError: not a number, or negative.
@@ -151,14 +151,14 @@ def read_c(text: str) -> Fraction:
 
 
 def _read_number(text: str, name: str) -> Fraction:
-    """3/5, 0.6 or 6e-1, exactly."""
+    """Read 3/5, 0.6 or 6e-1, exactly."""
     text = text.strip()
     if not _NUMBER.fullmatch(text):
         raise UsageError(f"{name} is {_short(text)}: write numbers like 0.6 or 3/5")
     try:
         number = Fraction(text)
     except (ValueError, ZeroDivisionError):  # a numeral too long for Python, or 1/0
-        raise UsageError(f"{name} is {_short(text)}: that is no number to work with") from None
+        raise UsageError(f"{name} is {_short(text)}: this number cannot be used") from None
     if max(abs(number.numerator), number.denominator) > 10**_DIGITS:
         raise UsageError(f"{name} is {_short(text)}: use at most {_DIGITS} digits")
     return number
@@ -214,7 +214,7 @@ class _Object(list[tuple[str, Any]]):
 
 
 def _pairs(content: Any) -> list[tuple[str, str]]:
-    """n and cost of each point; empty if that is not what the file holds."""
+    """Return n and cost of each point; nothing if the file holds something else."""
     if not isinstance(content, list):
         return []
     pairs = content if isinstance(content, _Object) else list(_numbered(content))

@@ -1,4 +1,4 @@
-"""The report as a PNG."""
+"""Draw the report as a PNG."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_LABELS = 16
 
 
 def write_picture(report: Report, path: Path) -> None:
-    """Draw the report; the file appears, or is replaced, at once."""
+    """Draw the report; the file appears, or is replaced, in one step."""
     panels = [
         lambda axes: _draw_step(axes, report.decomposition),
         lambda axes: _draw_chain(axes, report.chain),
@@ -104,5 +104,5 @@ def _draw_trees(axes: Axes, trees: tuple[Tree, ...]) -> None:
     axes.set_xticks(range(1, max(tree.count for tree in trees) + 1))
     axes.set_ylim(0, 1.05)
     axes.set_xlabel("siblings")
-    axes.set_ylabel("one is accepted (probability)")
+    axes.set_ylabel("probability that one is accepted")
     axes.legend(frameon=False, fontsize=9, loc="lower right")

@@ -1,4 +1,4 @@
-"""Everything the lab finds out about one p and q."""
+"""Work out everything the lab shows about one p and q."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_STEPS = 32_000  # about a second
 
 @dataclass(frozen=True)
 class Verification:
-    """What chains bring where an evaluation of n tokens costs v(n).
+    """What chains gain where an evaluation of n tokens costs v(n).
 
     Attributes:
         name: which machine.
@@ -85,18 +85,18 @@ class Tree:
 
     @property
     def count(self) -> int:
-        """Number of siblings."""
+        """Return the number of siblings."""
         return len(self.some_accepted)
 
     @property
     def gain(self) -> Fraction:
-        """By how much all of them beat one."""
+        """Return by how much all of them beat one."""
         return self.some_accepted[-1] - self.some_accepted[0]
 
 
 @dataclass(frozen=True)
 class Report:
-    """All of it; `trees` is empty unless siblings were asked for."""
+    """The whole report; `trees` is empty unless siblings were asked for."""
 
     decomposition: Decomposition
     chain: Chain
@@ -107,7 +107,7 @@ class Report:
 def examine(
     pair: Pair, curve: Curve, *, k: int, c: Fraction, alpha: Fraction | None, count: int
 ) -> Report:
-    """Work everything out.
+    """Work out the whole report.
 
     Args:
         pair: p and q.

@@ -1,4 +1,4 @@
-"""The report as text of 80 columns."""
+"""The report as text of 80 columns, and exact numbers as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST_TO_READ = 21
 
 
 def report_lines(report: Report, encoding: str | None) -> Iterator[str]:
-    """Lines for a stream of this encoding, with block characters if it has them."""
+    """Yield lines for a stream of this encoding, with block characters if it has them."""
     yield from _step_lines(report.decomposition)
     yield ""
     yield from _bar_lines(report.decomposition, _has_blocks(encoding))
@@ -111,7 +111,7 @@ def _bar_lines(step: Decomposition, blocks: bool) -> Iterator[str]:
 
 
 def _bar(share: Fraction, blocks: bool) -> str:
-    """A bar of the full width times share; the thinnest one for what is hardly there."""
+    """Return a bar for a share of the full width; the thinnest one for a tiny share."""
     steps = 8 if blocks else 1
     length = round(share * _BAR * steps)
     length = max(length, 1 if share else 0)
@@ -161,7 +161,7 @@ def _best(side: Verification) -> str:
 
 
 def _chain_rows(chain: Chain) -> Iterator[Sequence[str]]:
-    """A column for each k would not fit: a row for each."""
+    """Yield a row for each k, because a column for each would not fit."""
     yield ["k", "tokens", "v(k+1)", "free", "measured"]
     expected = tokens_by_length([chain.alpha] * (len(chain.free.speedups) - 1), ONE)
     for k, (tokens, free, measured) in enumerate(
@@ -221,7 +221,7 @@ def _tree_cells(tree: Tree, n: int) -> list[str]:
 
 
 def _table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Columns set to the right, each as wide as it has to be."""
+    """Yield rows with right-aligned columns, each as wide as it has to be."""
     lines = list(rows)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
@@ -238,13 +238,13 @@ def _or_dash(value: Fraction | None, show: Callable[[Fraction], str]) -> str:
 
 
 def exact(value: Fraction) -> str | None:
-    """3/5; None if it has thousands of digits."""
+    """Return 3/5, for example; None if it has thousands of digits."""
     largest = max(abs(value.numerator), value.denominator)
     return str(value) if largest.bit_length() <= _MOST_BITS else None
 
 
 def decimal(value: Fraction) -> str:
-    """At most 7 characters for a probability; 1.0000 and 0.6000 are rounded, 1 and 0.6 are not."""
+    """Return a probability in at most 7 characters; 0.6000 was rounded, 0.6 was not."""
     if value and (abs(value) < Fraction(1, 1000) or abs(value) >= 1000):
         return f"{float(value):.1e}"
     text = f"{float(value):.4f}"
@@ -252,17 +252,17 @@ def decimal(value: Fraction) -> str:
 
 
 def fixed(value: Fraction) -> str:
-    """Two decimals, or an exponent for what is large."""
+    """Return two decimals, or an exponent for a large number."""
     return f"{float(value):.2f}" if value < 1000 else f"{float(value):.1e}"
 
 
 def times(value: Fraction) -> str:
-    """A speedup."""
+    """Return a speedup."""
     return f"{fixed(value)}x"
 
 
 def both(value: Fraction) -> str:
-    """Fraction and decimal; the decimal alone if the fraction is too long to be read."""
+    """Return fraction and decimal, or the decimal alone if the fraction is too long to read."""
     text, short = f"{float(value):.6g}", exact(value)
     if short is None or len(short) > _LONGEST_TO_READ:
         return f"about {text}"

@@ -64,22 +64,22 @@ class Decomposition:
 
     @property
     def rejection(self) -> Fraction:
-        """Probability that the proposal is rejected."""
+        """Return the probability that the proposal is rejected."""
         return ONE - self.alpha
 
     def replaced_from(self, replacement: Distribution | None) -> Distribution:
-        """What is emitted if a rejected token's replacement is drawn from there."""
+        """Return what is emitted if replacements for rejected tokens are drawn from there."""
         drawn = replacement or (ZERO,) * len(self.p)
         return tuple(a + self.rejection * r for a, r in zip(self.accepted, drawn, strict=True))
 
     @property
     def recovered(self) -> Distribution:
-        """Replacement from the residual: p again (Leviathan et al. 2023, appendix A.1)."""
+        """Replace from the residual, which gives p again (Leviathan et al. 2023, appendix A.1)."""
         return self.replaced_from(self.residual)
 
     @property
     def naive(self) -> Distribution:
-        """Replacement from p itself: the tempting mistake.
+        """Replace from p itself: the tempting mistake.
 
         It gives p in one case only: on the tokens p allows, q is a multiple of p.
         """
@@ -87,12 +87,12 @@ class Decomposition:
 
 
 def total_variation(p: Distribution, q: Distribution) -> Fraction:
-    """Half the sum of |p - q|."""
+    """Return half the sum of |p - q|."""
     return sum((abs(a - b) for a, b in zip(p, q, strict=True)), ZERO) / 2
 
 
 def normalized(weights: Distribution) -> Distribution | None:
-    """Weights divided by their sum; None if they have none."""
+    """Return weights divided by their sum; None if they have none."""
     total = sum(weights, ZERO)
     return tuple(weight / total for weight in weights) if total else None
 
@@ -117,7 +117,7 @@ def decompose(p: Distribution, q: Distribution) -> Decomposition:
 
 
 def free_verification(n: int) -> Fraction:
-    """A GPU's v(n) = 1: weights are read once, however many tokens there are."""
+    """Return a GPU's v(n) = 1: weights are read once, however many tokens there are."""
     return ONE
 
 
@@ -133,7 +133,7 @@ class MeasuredCost:
         self.points = {n: points[n] / points[1] for n in sorted(points)}
 
     def __call__(self, n: int) -> Fraction | None:
-        """v(n); None beyond what was measured."""
+        """Return v(n); None beyond what was measured."""
         if n in self.points:
             return self.points[n]
         below = max((m for m in self.points if m < n), default=None)
@@ -145,7 +145,7 @@ class MeasuredCost:
 
 
 def expected_tokens(alpha: Fraction, k: int) -> Fraction:
-    """Tokens a cycle emits on average: 1 + alpha + ... + alpha^k.
+    """Return the tokens that a cycle emits on average: 1 + alpha + ... + alpha^k.
 
     Leviathan et al. (2023), equation (1). It takes every proposal to be accepted with the same
     probability, independently: real acceptances come in runs.
@@ -154,7 +154,7 @@ def expected_tokens(alpha: Fraction, k: int) -> Fraction:
 
 
 def speedup(tokens: Fraction, n: int, draft: Fraction, cost: Cost) -> Fraction | None:
-    """Tokens per unit of cost, where plain decoding gives one; None if v(n) is not known.
+    """Return tokens per unit of cost, where plain decoding gives one; None without v(n).
 
     Args:
         tokens: expected tokens of a cycle.
@@ -167,7 +167,7 @@ def speedup(tokens: Fraction, n: int, draft: Fraction, cost: Cost) -> Fraction |
 
 
 def cycle_speedup(alpha: Fraction, k: int, c: Fraction, cost: Cost) -> Fraction | None:
-    """Speedup of a chain of k proposals: expected tokens / (v(k + 1) + k * c).
+    """Return the speedup of a chain of k proposals: expected tokens / (v(k + 1) + k * c).
 
     With v = 1 this is Leviathan et al. (2023), theorem 3.8. At k = 0 it is 1.
     """
@@ -175,14 +175,14 @@ def cycle_speedup(alpha: Fraction, k: int, c: Fraction, cost: Cost) -> Fraction 
 
 
 class Choice(NamedTuple):
-    """A block length and what it brings; k = 0 means not to speculate."""
+    """A block length and its speedup; k = 0 means not to speculate."""
 
     k: int
     speedup: Fraction
 
 
 def best_k(alpha: Fraction, c: Fraction, cost: Cost, limit: int = 16) -> Choice:
-    """The block length up to `limit` with the largest speedup; of equal ones the shortest.
+    """Return the block length up to `limit` with the largest speedup, the shortest of equals.
 
     Every length is tried: measured costs have steps and cliffs, so that a speedup which falls
     may rise again. Lengths of unknown cost are passed over.

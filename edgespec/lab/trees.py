@@ -42,7 +42,7 @@ class TreeOutcome:
 
     @property
     def some_accepted(self) -> Fraction:
-        """Probability that one of the siblings is accepted."""
+        """Return the probability that one of the siblings is accepted."""
         return sum(self.accepted, ZERO)
 
 
@@ -80,7 +80,7 @@ class _Walk:
         self._cases = 0
 
     def outcome(self, p: Distribution, q: Distribution, left: int) -> TreeOutcome:
-        """What the siblings that are left emit."""
+        """Return what the remaining siblings emit."""
         if left == 0 or not any(q):
             return TreeOutcome((ZERO,) * left, p)
         self._count()
@@ -108,7 +108,7 @@ class _Walk:
 def _rejections(
     rejected: Distribution, q: Distribution, together: bool
 ) -> Iterator[tuple[Fraction, Distribution]]:
-    """Probability of each kind of rejection, and the q that the next sibling is drawn from."""
+    """Yield the probability of each kind of rejection, and q for the next sibling."""
     if together:
         yield sum(rejected, ZERO), q
         return

@@ -46,10 +46,10 @@ def test_files_stay_when_the_message_is_refused(chat: Chat, say: Say, tmp_path: 
     ("content", "problem"),
     [
         (b"\xff\xfe", "is not UTF-8 (byte 0xff at offset 0): convert it first"),
-        (b"a\0b", "is no text: it has zero bytes"),
+        (b"a\0b", "is not text: it has zero bytes"),
         (b" \n", "is empty"),
         (b"word " * 1500, "tokens and 768 fit: give a part of it, or start again"),
-        (b"x" * 100_000, "does not go into the context: it has more than 64 KiB"),
+        (b"x" * 100_000, "does not fit into the context: it has more than 64 KiB"),
     ],
 )
 def test_bad_files(engine: Engine, tmp_path: Path, content: bytes, problem: str) -> None:

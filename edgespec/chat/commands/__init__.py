@@ -1,4 +1,4 @@
-"""Slash commands."""
+"""Slash commands: find the one that a line names, run it, complete it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEYS = (
 
 
 def run_command(chat: Chat, line: str) -> None:
-    """Carry out a line that begins with a slash.
+    """Run the command of a line that begins with a slash.
 
     Raises:
         UsageError: no such command, or a wrong argument.
@@ -39,7 +39,7 @@ def run_command(chat: Chat, line: str) -> None:
         hint = f"did you mean {hint}?" if close else "/help lists them"
         raise UsageError(f"there is no command /{word}: {hint}")
     if argument and not command.usage:
-        raise UsageError(f"/{name} takes nothing behind it")
+        raise UsageError(f"/{name} takes no argument")
     run = command.run if word == name else command.force
     if run is None:
         raise UsageError(f"/{name} takes no exclamation mark")
@@ -47,7 +47,7 @@ def run_command(chat: Chat, line: str) -> None:
 
 
 def completions(chat: Chat, text: str) -> Iterator[Candidate]:
-    """What may come next, for what stands before the cursor."""
+    """Yield what may come next, given the text before the cursor."""
     word, space, argument = text.partition(" ")
     if not word.startswith("/"):
         return

@@ -1,4 +1,4 @@
-"""Commands about the last answer."""
+"""Commands about the last answer: copy it, write it, show its reasoning and its figures."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _stats(chat: Chat, argument: str) -> None:
 
 
 def _last_answer(chat: Chat) -> tuple[str, str]:
-    """Its reasoning, and the answer itself."""
+    """Return its reasoning, and the answer itself."""
     for entry in reversed(chat.entries):
         if entry.role == "assistant":
             return split_thought(entry.content)

@@ -1,4 +1,4 @@
-"""What a slash command is, and how its argument may be completed."""
+"""What a slash command is, and helpers to read and complete its argument."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Command:
     Attributes:
         usage: its argument, for `/help`; empty if it takes none.
         help: what it does.
-        run: does it, given what stands behind the name.
+        run: does it, given the text after the name.
         complete: candidates for that.
-        force: does it with an exclamation mark behind the name, writing over a file.
+        force: does it when an exclamation mark follows the name: writes over a file.
     """
 
     usage: str
@@ -34,12 +34,12 @@ class Command:
 
 
 def fitting(names: Iterable[str], typed: str) -> Iterator[Candidate]:
-    """Names that begin with what was typed."""
+    """Return the names that begin with what was typed."""
     return (Candidate(name, len(typed), name) for name in names if name.startswith(typed))
 
 
 def complete_path(chat: Chat, typed: str) -> Iterator[Candidate]:
-    """Files and folders."""
+    """Yield files and folders that begin with what was typed."""
     from prompt_toolkit.completion import CompleteEvent, PathCompleter
     from prompt_toolkit.document import Document
 
@@ -50,7 +50,7 @@ def complete_path(chat: Chat, typed: str) -> Iterator[Candidate]:
 
 
 def file_of(argument: str, command: str) -> Path:
-    """The file that an argument names, as typed or as a terminal drops it: quoted.
+    """Return the file that an argument names, also in the quotes that a terminal adds.
 
     Raises:
         UsageError: there is no argument.

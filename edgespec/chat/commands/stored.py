@@ -1,4 +1,4 @@
-"""Commands about conversations in files."""
+"""Commands about conversations in files: list, search, resume, branch, export, delete."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _list(chat: Chat, argument: str) -> None:
 def _search(chat: Chat, argument: str) -> None:
     words = argument.split()
     if not words:
-        raise UsageError("give words that one message has: /search WORDS")
+        raise UsageError("give words to look for: /search WORDS")
     found = (one for one in _all(chat) if next(hits(one, words), None))
     listed = list(islice(found, _MOST_FOUND))
     if not listed:
@@ -61,7 +61,7 @@ def _all(chat: Chat) -> Iterator[Conversation]:
 def _resume(chat: Chat, argument: str) -> None:
     if not argument:
         _list(chat, "")
-        chat.screen.note("/resume NUMBER goes on with one of them")
+        chat.screen.note("/resume NUMBER continues one of them")
         return
     id = chat.archive.find(argument, chat.listed)
     if id == chat.recorder.id:
@@ -129,10 +129,8 @@ def _all_quietly(chat: Chat) -> Iterator[Conversation]:
 COMMANDS = {
     "list": Command("[WORDS]", "recent conversations, or those with all the words", _list),
     "search": Command("WORDS", "messages with all the words, in all conversations", _search),
-    "resume": Command(
-        "[ID]", "go on with a stored one, by id or number of a list", _resume, _complete_id
-    ),
-    "branch": Command("[N]", "go on from here, or from message N, as another one", _branch),
+    "resume": Command("[ID]", "continue a stored one, by id or list number", _resume, _complete_id),
+    "branch": Command("[N]", "continue from here or from message N as a new one", _branch),
     "show": Command("", "show this conversation, with the numbers of messages", _show),
     "export": Command(
         "FILE",
@@ -149,5 +147,5 @@ COMMANDS = {
         complete_path,
         partial(_save, force=True),
     ),
-    "load": Command("FILE", "go on with one saved by /save", _load, complete_path),
+    "load": Command("FILE", "continue one saved by /save", _load, complete_path),
 }

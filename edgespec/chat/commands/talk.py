@@ -1,4 +1,4 @@
-"""Commands that change how the conversation goes on."""
+"""Commands that change how the conversation continues: settings, model, files, another try."""
 
 from __future__ import annotations
 
@@ -124,6 +124,6 @@ COMMANDS = {
         _file,
         complete_path,
     ),
-    "model": Command("[MODEL]", "show the model, or go on with another", _model, _complete_model),
+    "model": Command("[MODEL]", "show the model, or switch to another", _model, _complete_model),
     "draft": Command("[MODEL]", "show the draft, or use another", _draft, _complete_draft),
 }

@@ -29,7 +29,7 @@ _MOST_DIGITS = 6
 
 
 class Archive:
-    """Conversations by their ids. Files are believed only after a check.
+    """Conversations by their ids. Every file is checked when it is read.
 
     Args:
         folder: made when something is written; by default in the user's data folder.
@@ -39,7 +39,7 @@ class Archive:
         self.folder = folder or user_data_path("edgespec", appauthor=False) / "conversations"
 
     def problem(self) -> str | None:
-        """Why nothing can be stored, if so."""
+        """Return why nothing can be stored, or None."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -48,7 +48,7 @@ class Archive:
         return None if writable else f"{self.folder}: it cannot be written"
 
     def ids(self) -> list[str]:
-        """Of all conversations, the one used last first."""
+        """Return the ids of all conversations, the one used last first."""
         found = []
         with suppress(OSError), os.scandir(self.folder) as files:
             for file in files:
@@ -61,7 +61,7 @@ class Archive:
         return [id for _, id in sorted(found, reverse=True)]
 
     def find(self, word: str, listed: Sequence[str] = ()) -> str:
-        """The id that a user means: an id, or a number in what was listed last.
+        """Return the id for an id, or for a number in the latest list.
 
         Args:
             listed: ids; without any, all of them.
@@ -81,7 +81,7 @@ class Archive:
         )
 
     def latest(self) -> str:
-        """The id of the one used last.
+        """Return the id of the conversation used last.
 
         Raises:
             UsageError: there is none.
@@ -92,7 +92,7 @@ class Archive:
         return ids[0]
 
     def load(self, id: str) -> Conversation:
-        """Read one.
+        """Read a conversation.
 
         Raises:
             UsageError: it cannot be read, or is not a conversation.
@@ -104,7 +104,7 @@ class Archive:
             raise _unusable(path, error) from None
 
     def open(self, id: str) -> tuple[Journal, Conversation]:
-        """Read one to go on with it: the journal has to be closed.
+        """Open a conversation to continue it; the caller closes the journal.
 
         Raises:
             UsageError: as `load`, or it cannot be written, or another chat has it open.
@@ -118,7 +118,7 @@ class Archive:
             raise _unusable(path, error) from None
 
     def create(self) -> Journal:
-        """A new one: the journal has to be closed.
+        """Begin a new conversation; the caller closes the journal.
 
         Raises:
             EdgespecError: the folder cannot be used.
@@ -129,7 +129,7 @@ class Archive:
             raise EdgespecError(f"{self.folder}: {reason(error)}") from None
 
     def remove(self, id: str) -> None:
-        """Delete one.
+        """Delete a conversation.
 
         Raises:
             UsageError: another chat has it open.
@@ -148,7 +148,7 @@ class Archive:
             raise EdgespecError(f"cannot delete {path}: {reason(error)}") from None
 
     def conversations(self, report: Callable[[str], None]) -> Iterator[Conversation]:
-        """All of them, the one used last first.
+        """Read all conversations, the one used last first.
 
         Args:
             report: called with a line about each file that is not one.
@@ -164,7 +164,7 @@ class Archive:
 
 
 class Journal:
-    """Open for appending, and locked: no other process writes into it.
+    """The file of one conversation, open for appending and locked against other processes.
 
     Attributes:
         id: short, and in the order in which conversations were begun.
@@ -177,7 +177,7 @@ class Journal:
 
     @classmethod
     def create(cls, folder: Path) -> Journal:
-        """A new file, for the user only, with an id that no other has.
+        """Make a new file, readable for the user only, with an unused id.
 
         Raises:
             OSError: the folder cannot be used.
@@ -200,7 +200,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path) -> tuple[Journal, Conversation]:
-        """Go on with a file; what a crash left of a last line is cut off.
+        """Open a file to continue it; the part of a last line that a crash left is cut off.
 
         Raises:
             OSError: it cannot be read or written.
@@ -224,7 +224,7 @@ class Journal:
             raise
 
     def append(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Write lines; they are on the disk when this returns.
+        """Write lines, and wait until the disk has them.
 
         Raises:
             EdgespecError: they cannot be written; none of them was.
@@ -248,12 +248,12 @@ class Journal:
 
 
 def is_id(text: str) -> bool:
-    """Whether a conversation could have this id."""
+    """Return whether a conversation could have this id."""
     return len(text) == _ID_LENGTH and all(digit in _DIGITS for digit in text)
 
 
 def whole_lines(data: bytes) -> list[bytes]:
-    """Lines that were written to their end."""
+    """Return the lines that were written to their end."""
     return data.split(b"\n")[:-1]
 
 
@@ -273,7 +273,7 @@ def _read(descriptor: int) -> bytes:
 
 
 def _lock(descriptor: int) -> bool:
-    """Whether it could be locked; the system unlocks it when the process ends, however it does."""
+    """Lock a file until the process ends; return whether that worked."""
     try:
         import fcntl
     except ImportError:  # not on Windows

@@ -1,4 +1,4 @@
-"""KV caches of conversations on disk: a long one goes on without being read again."""
+"""KV caches of conversations on disk, so that a long one need not be evaluated again."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _MOST_BYTES = 2 << 30
 
 
 class Keeper(Protocol):
-    """What it needs of an engine."""
+    """The part of an engine that is used here."""
 
     def save_cache(self, path: Path, tokens: Sequence[int]) -> int:
-        """Write the cache of a text; how many tokens it holds."""
+        """Write the cache of a text, and return how many tokens it holds."""
 
     def load_cache(self, path: Path) -> int:
-        """Read it; how many tokens it holds."""
+        """Read a cache, and return how many tokens it holds."""
 
 
 class CacheShelf:
-    """A file for each conversation. They are never needed, and only save time.
+    """A file for each conversation; losing one costs nothing but time.
 
     Args:
         folder: made when something is written; by default in the cache folder.
@@ -43,7 +43,7 @@ class CacheShelf:
         self._most_bytes = most_bytes
 
     def save(self, engine: Keeper, id: str, tokens: Sequence[int]) -> int:
-        """Keep what the engine knows of a conversation, if that pays; how many tokens it is."""
+        """Keep the cache of a conversation, if it is long enough; return its tokens, or 0."""
         if len(tokens) < _WORTH_SAVING:
             return 0
         try:
@@ -56,7 +56,7 @@ class CacheShelf:
         return saved
 
     def load(self, engine: Keeper, id: str) -> int:
-        """Give it back to an engine; how many tokens it holds, 0 if it is of no use to this one."""
+        """Give a cache back to an engine; return its tokens, or 0 if this engine cannot use it."""
         path = self._path(id)
         loaded = engine.load_cache(path)
         if loaded:
@@ -65,7 +65,7 @@ class CacheShelf:
         return loaded
 
     def remove(self, id: str) -> None:
-        """Delete it, if there is one."""
+        """Delete the cache of a conversation, if there is one."""
         with suppress(OSError):
             self._path(id).unlink()
 

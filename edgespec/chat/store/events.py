@@ -1,7 +1,7 @@
-"""A stored conversation: what its events mean, and what it has become by them.
+"""A stored conversation: the events of its file, and the state that they lead to.
 
-Every message says at which place it stands. One at a place that was taken replaces what was there,
-and all behind it: that is what `/edit` and `/retry` do, and nothing has to be erased for it.
+Every message has a place. One at a place that is taken replaces what was there, and everything
+after it: that is what `/edit` and `/retry` write, and nothing has to be erased for it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ FORMAT = "edgespec-conversation"
 VERSION = 1
 
 FACTS = ("model", "settings", "system")
-"""Events that say under which circumstances the conversation goes on."""
+"""Events that record the circumstances in which the conversation continues."""
 
 ROLES = ("user", "assistant")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One message of the user's or the model's.
+    """One message, of the user or of the model.
 
     Attributes:
         content: what the model was given, or said.
         time: ISO 8601, in UTC.
-        typed: what of a message the user typed, if files stand before it.
-        details: of an answer, how it came about; of a message, names of its files.
+        typed: the part of a message that the user typed, if files stand before it.
+        details: how an answer came about, or the names of a message's files.
     """
 
     role: str
@@ -42,11 +42,11 @@ class Entry:
 
     @property
     def said(self) -> str:
-        """What was typed, or answered."""
+        """Return what was typed, or answered."""
         return self.content if self.typed is None else self.typed
 
     def event(self, at: int) -> dict[str, Any]:
-        """As a line of a file, at this place."""
+        """Return the event that puts this entry at a place."""
         kind = "message" if self.role == "user" else "answer"
         event: dict[str, Any] = {"type": kind, "time": self.time, "at": at, "content": self.content}
         if self.typed is not None:
@@ -56,7 +56,7 @@ class Entry:
 
 @dataclass
 class Conversation:
-    """What the events so far amount to.
+    """The state after the events so far.
 
     Attributes:
         id: name of its file.
@@ -77,38 +77,38 @@ class Conversation:
 
     @property
     def title(self) -> str:
-        """The first line of the first message."""
+        """Return the first line of the first message."""
         lines = self.entries[0].said.split("\n") if self.entries else []
         return next((line.strip() for line in lines if line.strip()), "")
 
     @property
     def model(self) -> str:
-        """Name of the model that it was had with last; empty if it is not known."""
+        """Return the name of the model that answered last; empty if it is not known."""
         return str(self.facts.get("model", {}).get("name", ""))
 
     @property
     def system(self) -> str | None:
-        """The system prompt, or None."""
+        """Return the system prompt, or None."""
         text = self.facts.get("system", {}).get("text")
         return text if isinstance(text, str) and text else None
 
     @property
     def unanswered(self) -> bool:
-        """Whether the last message has no answer."""
+        """Return whether the last message has no answer."""
         return len(self.entries) % 2 == 1
 
     @property
     def messages(self) -> int:
-        """How many the user has said."""
+        """Return how many messages are the user's."""
         return (len(self.entries) + 1) // 2
 
     def everything(self) -> Iterator[tuple[int, Entry]]:
-        """All that was ever said, with its place; what was replaced is last."""
+        """Yield all that was ever said, with its place; what was replaced comes last."""
         yield from enumerate(self.entries)
         yield from self.replaced
 
     def apply(self, event: Mapping[str, Any]) -> None:
-        """Take one more event.
+        """Apply one more event.
 
         Raises:
             ValueError: it is not one.
@@ -135,19 +135,19 @@ class Conversation:
 
 
 def header(id: str, time: str, origin: str | None) -> dict[str, Any]:
-    """The first line of a file."""
+    """Return the first line of a file."""
     head: dict[str, Any] = {"format": FORMAT, "version": VERSION, "id": id, "created": time}
     return head if origin is None else {**head, "origin": origin}
 
 
 def encode(events: Iterable[Mapping[str, Any]]) -> bytes:
-    """Lines of a file."""
+    """Return events as lines of a file."""
     lines = (json.dumps(event, ensure_ascii=False, allow_nan=False) for event in events)
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
 
 
 def replay(id: str, lines: Sequence[bytes]) -> Conversation:
-    """The conversation that these lines are, all of them whole.
+    """Return the conversation in these lines, all of which are whole.
 
     Raises:
         ValueError: they are not one; the message names the line.
@@ -173,7 +173,7 @@ def _begun(id: str, head: Mapping[str, Any]) -> Conversation:
 
 @contextmanager
 def _line(number: int) -> Iterator[None]:
-    """Names the line in errors."""
+    """Name the line in errors."""
     try:
         yield
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Keeps the file of a running conversation in step with what is said."""
+"""Keep the file of a running conversation in step with what is said."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class State(NamedTuple):
 
 
 class Recorder:
-    """Writes what is new of a conversation, as soon as it is told.
+    """Writes what is new in a conversation, whenever it is told.
 
     A file that cannot be written ends the storing, and nothing else.
 
@@ -52,17 +52,17 @@ class Recorder:
 
     @property
     def id(self) -> str | None:
-        """Of the conversation, once something of it is stored."""
+        """Return the conversation's id, once something of it is stored."""
         return self._journal.id if self._journal else None
 
     @property
     def keeps(self) -> bool:
-        """Whether conversations are stored."""
+        """Return whether conversations are stored."""
         return self._keep
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """What was said, with times and details."""
+        """Return what was said, with times and details."""
         return self._entries
 
     def write(
@@ -71,10 +71,10 @@ class Recorder:
         typed: str | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write how the conversation stands now, as far as that is not written.
+        """Write what the file does not say yet of the conversation as it stands now.
 
         Args:
-            typed: what of a new message the user typed, if that is not all.
+            typed: the part of a new message that the user typed, if that is not all of it.
             details: of what is said last.
         """
         self._take(state.texts, typed, details or {})
@@ -86,27 +86,27 @@ class Recorder:
             self._fail(str(error))
 
     def branch(self, texts: int) -> None:
-        """Go on in another file, which begins with so many of the texts."""
+        """Continue in another file, which begins with the first `texts` of this one."""
         origin, entries = self.id, self._entries[:texts]
         self.leave()
         self._origin, self._entries = origin, entries
 
     def resume(self, journal: Journal | None, conversation: Conversation) -> None:
-        """Go on with another conversation, in its file if there is one."""
+        """Continue another conversation, in its file if there is one."""
         self.leave()
         self._journal = journal
         self._entries, self._facts = [*conversation.entries], dict(conversation.facts)
         self._written = len(self._entries)
 
     def leave(self) -> None:
-        """What is told from here on is another conversation."""
+        """Close the file: what follows is another conversation."""
         if self._journal is not None:
             self._journal.close()
         self._journal, self._origin = None, None
         self._entries, self._facts, self._written = [], {}, 0
 
     def _take(self, texts: Sequence[str], typed: str | None, details: Mapping[str, Any]) -> None:
-        """Make the entries say what the texts say; those behind them may come back."""
+        """Make the entries match the texts, from the first difference on."""
         same = _shared(self._entries, texts)
         if same == len(texts):
             return
@@ -144,7 +144,7 @@ class Recorder:
 
 
 def _shared(entries: Sequence[Entry], texts: Sequence[str]) -> int:
-    """How many texts at the front are those of the entries."""
+    """Return how many texts at the front are those of the entries."""
     pairs = zip(entries, texts, strict=False)
     return next(
         (at for at, (entry, text) in enumerate(pairs) if entry.content != text),

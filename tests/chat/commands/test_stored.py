@@ -76,7 +76,7 @@ def test_reset_leaves_a_conversation_and_resume_goes_on(
     lines = say("/list")
     assert [line[:13] for line in lines] == [f"  1* {second} ", f"  2  {first} "]
     assert lines[1].endswith("First one")
-    assert say("/resume") == [*lines, "/resume NUMBER goes on with one of them"]
+    assert say("/resume") == [*lines, "/resume NUMBER continues one of them"]
     assert say("/resume 2") == [f"1. 'First one' -> {said[1]!r}"]
     assert texts_of(chat.session) == said
     assert (chat.session.system, chat.session.sampling.temperature) == ("Be brief.", 0.0)
@@ -121,7 +121,7 @@ def test_branch(chat: Chat, say: Say, archive: Archive) -> None:
     first, said = str(chat.recorder.id), texts_of(chat.session)
     assert "/show has 1 to 3" in say("/branch 4")[0]
     assert say("/branch 2x")[0].startswith("error: there is no message '2x'")
-    assert "goes on behind message 2" in say("/branch 2")[0]
+    assert "continues after message 2" in say("/branch 2")[0]
     second = str(chat.recorder.id)
     assert (texts_of(chat.session), archive.load(second).origin) == (said[:4], first)
     assert [line.endswith("One -> Two") for line in say("/list")] == [True, False]
@@ -252,7 +252,7 @@ def test_a_long_conversation_goes_on_without_being_read_again(
     other = new_chat()
     other.session.engine.decoder.prefix_cache._saved.clear()
     tell(other, "Something else")
-    assert any(line.endswith("need not be read again") for line in tell(other, f"/resume {id}"))
+    assert any(line.startswith("restored ") for line in tell(other, f"/resume {id}"))
     tell(other, "And?")
     assert other.last is not None
     assert other.last[0].statistics.reused_tokens > 300
@@ -261,7 +261,7 @@ def test_a_long_conversation_goes_on_without_being_read_again(
     tell(other, "/reset", "Something else again")
     cache.write_bytes(b"damaged")
     other.session.engine.decoder.prefix_cache._saved.clear()
-    assert not any("read again" in line for line in tell(other, f"/resume {id}"))
+    assert not any("restored" in line for line in tell(other, f"/resume {id}"))
     tell(other, "And?")
     assert len(texts_of(other.session)) == 6  # and it was read again
 
