@@ -1,23 +1,35 @@
-"""The loop of a conversation: read a line from the terminal or a pipe, and do what it says."""
+"""The loop of a conversation: read a line, and send it or run the slash command in it."""
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator
+from difflib import get_close_matches
 
-from edgespec.chat.commands import completions, run_command
+from edgespec.chat.commands import Command, answers, talk
+from edgespec.chat.commands import stored as stored_ones
 from edgespec.chat.conversation import Chat
 from edgespec.chat.engines import Engines
-from edgespec.chat.reader import PipeReader, Reader
+from edgespec.chat.reader import Candidate, PipeReader, Reader
 from edgespec.chat.restore import load_saved, resume
 from edgespec.chat.savefile import SavedConversation
 from edgespec.chat.screen import Screen
 from edgespec.chat.settings import Settings
 from edgespec.chat.store.archive import Journal
 from edgespec.chat.store.events import Conversation
-from edgespec.errors import EdgespecError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.runtime.session import Session
 
-__all__ = ["converse", "talk"]
+__all__ = ["COMMANDS", "completions", "converse", "run_command", "run_loop"]
+
+_SPACE = re.compile(r"\s+")
+
+_KEYS = (
+    "Alt-Enter, or a backslash at the end of a line, begins another line.",
+    "Ctrl-C stops an answer or discards the line; Ctrl-D ends the conversation.",
+    "A message that begins with a slash: write it twice, //like this.",
+)
 
 
 def converse(
@@ -59,12 +71,12 @@ def converse(
     if system:
         session.system = system
     try:
-        talk(chat, _terminal(chat, store) if interactive else PipeReader())
+        run_loop(chat, _terminal(chat, store) if interactive else PipeReader())
     finally:
         chat.end()
 
 
-def talk(chat: Chat, reader: Reader) -> None:
+def run_loop(chat: Chat, reader: Reader) -> None:
     """Answer messages and carry out commands until there are no more.
 
     Raises: what `reader` raises, except for the end; KeyboardInterrupt unless interactive.
@@ -85,6 +97,45 @@ def talk(chat: Chat, reader: Reader) -> None:
             chat.screen.note("interrupted")
 
 
+def run_command(chat: Chat, line: str) -> None:
+    """Run the command of a line that begins with a slash.
+
+    Raises:
+        UsageError: no such command, or a wrong argument.
+    """
+    word, *rest = _SPACE.split(line[1:], maxsplit=1)  # a prompt may begin on the next line
+    word, argument = word.lower(), "".join(rest).strip()
+    name = word.removesuffix("!")
+    command = COMMANDS.get(_ALIASES.get(name, name))
+    if command is None:
+        close = get_close_matches(name, [*COMMANDS, *_ALIASES], n=2)
+        hint = " or ".join(f"/{word}" for word in close)
+        hint = f"did you mean {hint}?" if close else "/help lists them"
+        raise UsageError(f"there is no command /{word}: {hint}")
+    if argument and not command.usage:
+        raise UsageError(f"/{name} takes no argument")
+    run = command.run if word == name else command.force
+    if run is None:
+        raise UsageError(f"/{name} takes no exclamation mark")
+    run(chat, argument)
+
+
+def completions(chat: Chat, text: str) -> Iterator[Candidate]:
+    """Yield what may come next, given the text before the cursor."""
+    word, space, argument = text.partition(" ")
+    if not word.startswith("/"):
+        return
+    if not space:
+        for name, one in COMMANDS.items():
+            if f"/{name}".startswith(word):
+                more = " " if one.usage else ""
+                yield Candidate(f"/{name}{more}", len(word), f"/{name}")
+        return
+    command = COMMANDS.get(word[1:].removesuffix("!"))
+    if command is not None and command.complete is not None:
+        yield from command.complete(chat, argument)
+
+
 def _take(chat: Chat, line: str) -> None:
     text = line.strip()
     if text.startswith("/") and not text.startswith("//"):
@@ -103,3 +154,27 @@ def _terminal(chat: Chat, store: bool) -> Reader:
         chat.screen.note,
         chat.screen.message,
     )
+
+
+def _help(chat: Chat, argument: str) -> None:
+    width = max(len(f"{name} {command.usage}") for name, command in COMMANDS.items())
+    for name, command in COMMANDS.items():
+        chat.screen.note(f"/{f'{name} {command.usage}':{width}}  {command.help}")
+    for line in _KEYS:
+        chat.screen.note(line)
+
+
+def _exit(chat: Chat, argument: str) -> None:
+    chat.running = False
+
+
+COMMANDS = {
+    "help": Command("", "show this (also /?)", _help),
+    **talk.COMMANDS,
+    **answers.COMMANDS,
+    **stored_ones.COMMANDS,
+    "exit": Command("", "end the conversation (also /quit, /bye)", _exit),
+}
+"""By name, in the order of `/help`."""
+
+_ALIASES = {"?": "help", "new": "reset", "clear": "reset", "quit": "exit", "bye": "exit"}

@@ -11,9 +11,17 @@ from rich.text import Text
 
 from edgespec.chat.characters import printable
 from edgespec.chat.markdown import MarkdownLines
-from edgespec.chat.origins import OriginPrinter, marked
 from edgespec.chat.reasoning import Folding, split_thought
-from edgespec.chat.view import AnswerView, Lines, LiveView, MarkdownBody, OriginBody, PlainView
+from edgespec.chat.view import (
+    AnswerView,
+    Lines,
+    LiveView,
+    MarkdownBody,
+    OriginBody,
+    OriginPrinter,
+    PlainView,
+    marked,
+)
 
 __all__ = ["Screen"]
 

@@ -1,4 +1,4 @@
-"""How an answer appears while it is written: redrawn in a terminal, or as plain text."""
+"""How an answer appears while it is written: redrawn, as plain text, or marked by origin."""
 
 from __future__ import annotations
 
@@ -15,16 +15,39 @@ from rich.text import Text
 from edgespec.backend.lifetime import Closing
 from edgespec.chat.characters import printable
 from edgespec.chat.markdown import MarkdownLines, split_finished
-from edgespec.chat.origins import ORIGIN_STYLES
 from edgespec.chat.reasoning import Folding
+from edgespec.runtime.cycle import Origin
 from edgespec.runtime.stream import TokenChunk
 
-__all__ = ["AnswerView", "Body", "Lines", "LiveView", "MarkdownBody", "OriginBody", "PlainView"]
+__all__ = [
+    "ORIGIN_STYLES",
+    "AnswerView",
+    "Body",
+    "Lines",
+    "LiveView",
+    "MarkdownBody",
+    "OriginBody",
+    "OriginPrinter",
+    "PlainView",
+    "marked",
+]
 
 _SHORTEST_PAUSE = 0.06
 _RENDERING_SHARE = 0.1
 """Of the time, at most: processors are there to decode."""
 _OTHER_LINES = 4  # the status, and what a terminal needs below
+ORIGIN_STYLES = {
+    Origin.ACCEPTED: "green",
+    Origin.CORRECTED: "bold red",
+    Origin.BONUS: "cyan",
+    Origin.PLAIN: "",
+}
+_MARKS = {
+    Origin.ACCEPTED: ("[", "]"),
+    Origin.CORRECTED: ("{", "}"),
+    Origin.BONUS: ("<", ">"),
+    Origin.PLAIN: ("", ""),
+}
 
 
 class AnswerView(Closing):
@@ -153,6 +176,45 @@ class PlainView(AnswerView):
         self._last = text or self._last
         self._file.write(text)
         self._file.flush()
+
+
+class OriginPrinter(Closing):
+    """Prints chunks as they come, and ends the last line.
+
+    Without colours (NO_COLOR, a pipe) brackets tell the origins apart.
+    """
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._colours = self._console.is_terminal and not self._console.no_color
+
+    def __call__(self, piece: TokenChunk) -> None:
+        """Print one chunk."""
+        text = printable(piece.text) if self._console.is_terminal else piece.text
+        self._console.print(self._marked(text, piece.origin), end="")
+        self._console.file.flush()
+
+    def _marked(self, text: str, origin: Origin) -> Text:
+        if self._colours:
+            return Text(text, style=ORIGIN_STYLES[origin])
+        before, after = _MARKS[origin]
+        return Text(f"{before}{text}{after}")
+
+    def close(self) -> None:
+        """End the last line."""
+        self._console.print()
+
+    def legend(self) -> None:
+        """Say on standard error what the colours mean."""
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        names = [self._marked(origin.value, origin) for origin in Origin]
+        console.print(Text("origin of each token: ") + Text(" ").join(names))
+
+
+def marked(piece: TokenChunk) -> str:
+    """Return a chunk between brackets that tell its origin, for output without colours."""
+    before, after = _MARKS[piece.origin]
+    return f"{before}{piece.text}{after}"
 
 
 class Body(Protocol):

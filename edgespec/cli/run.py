@@ -81,7 +81,7 @@ def _show(stream: Stream, show: bool, as_json: bool) -> Result:
     if as_json:
         return consume(stream, lambda piece: None)
     if show:
-        from edgespec.chat.origins import OriginPrinter
+        from edgespec.chat.view import OriginPrinter
 
         with OriginPrinter() as printer:
             result = consume(stream, printer)

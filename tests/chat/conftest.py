@@ -17,7 +17,7 @@ import pytest
 
 from edgespec.chat.conversation import Chat
 from edgespec.chat.engines import Engines
-from edgespec.chat.loop import talk
+from edgespec.chat.loop import run_loop
 from edgespec.chat.screen import Screen
 from edgespec.chat.store.archive import Archive
 from edgespec.chat.store.caches import CacheShelf
@@ -118,7 +118,7 @@ def say_to(chat: Chat, *lines: str, revision: str | None = None) -> list[str]:
     """Give lines to a conversation; returns what was printed for them."""
     assert isinstance(chat.screen, RecordingScreen)
     before = len(chat.screen.lines)
-    talk(chat, Script(*lines, revision=revision))
+    run_loop(chat, Script(*lines, revision=revision))
     return chat.screen.lines[before:]
 
 

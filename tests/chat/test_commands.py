@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.chat.commands import COMMANDS, completions
 from edgespec.chat.conversation import Chat
+from edgespec.chat.loop import COMMANDS, completions
 from edgespec.chat.settings import SETTING_NAMES
 from edgespec.errors import ContextFullError
 from edgespec.runtime.session import Message, Turn

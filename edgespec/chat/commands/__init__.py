@@ -1,86 +1,65 @@
-"""Slash commands: find the one that a line names, run it, complete it."""
+"""Slash commands by what they are about, what one is, and how to read its argument."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from difflib import get_close_matches
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-from edgespec.chat.commands import answers, stored, talk
-from edgespec.chat.commands.command import Command
 from edgespec.chat.conversation import Chat
 from edgespec.chat.reader import Candidate
 from edgespec.errors import UsageError
 
-__all__ = ["COMMANDS", "Candidate", "completions", "run_command"]
-
-_SPACE = re.compile(r"\s+")
-
-_KEYS = (
-    "Alt-Enter, or a backslash at the end of a line, begins another line.",
-    "Ctrl-C stops an answer or discards the line; Ctrl-D ends the conversation.",
-    "A message that begins with a slash: write it twice, //like this.",
-)
+__all__ = ["Command", "complete_path", "file_of", "fitting"]
 
 
-def run_command(chat: Chat, line: str) -> None:
-    """Run the command of a line that begins with a slash.
+@dataclass(frozen=True)
+class Command:
+    """One slash command.
+
+    Attributes:
+        usage: its argument, for `/help`; empty if it takes none.
+        help: what it does.
+        run: does it, given the text after the name.
+        complete: candidates for that.
+        force: does it when an exclamation mark follows the name: writes over a file.
+    """
+
+    usage: str
+    help: str
+    run: Callable[[Chat, str], None]
+    complete: Callable[[Chat, str], Iterator[Candidate]] | None = None
+    force: Callable[[Chat, str], None] | None = None
+
+
+def fitting(names: Iterable[str], typed: str) -> Iterator[Candidate]:
+    """Return the names that begin with what was typed."""
+    return (Candidate(name, len(typed), name) for name in names if name.startswith(typed))
+
+
+def complete_path(chat: Chat, typed: str) -> Iterator[Candidate]:
+    """Yield files and folders that begin with what was typed."""
+    from prompt_toolkit.completion import CompleteEvent, PathCompleter
+    from prompt_toolkit.document import Document
+
+    found = PathCompleter(expanduser=True).get_completions(Document(typed), CompleteEvent())
+    for one in found:
+        slash = os.sep if one.display_text.endswith(os.sep) else ""
+        yield Candidate(one.text + slash, -one.start_position, one.display_text)
+
+
+def file_of(argument: str, command: str) -> Path:
+    """Return the file that an argument names, also in the quotes that a terminal adds.
 
     Raises:
-        UsageError: no such command, or a wrong argument.
+        UsageError: there is no argument.
     """
-    word, *rest = _SPACE.split(line[1:], maxsplit=1)  # a prompt may begin on the next line
-    word, argument = word.lower(), "".join(rest).strip()
-    name = word.removesuffix("!")
-    command = COMMANDS.get(_ALIASES.get(name, name))
-    if command is None:
-        close = get_close_matches(name, [*COMMANDS, *_ALIASES], n=2)
-        hint = " or ".join(f"/{word}" for word in close)
-        hint = f"did you mean {hint}?" if close else "/help lists them"
-        raise UsageError(f"there is no command /{word}: {hint}")
-    if argument and not command.usage:
-        raise UsageError(f"/{name} takes no argument")
-    run = command.run if word == name else command.force
-    if run is None:
-        raise UsageError(f"/{name} takes no exclamation mark")
-    run(chat, argument)
-
-
-def completions(chat: Chat, text: str) -> Iterator[Candidate]:
-    """Yield what may come next, given the text before the cursor."""
-    word, space, argument = text.partition(" ")
-    if not word.startswith("/"):
-        return
-    if not space:
-        for name, one in COMMANDS.items():
-            if f"/{name}".startswith(word):
-                more = " " if one.usage else ""
-                yield Candidate(f"/{name}{more}", len(word), f"/{name}")
-        return
-    command = COMMANDS.get(word[1:].removesuffix("!"))
-    if command is not None and command.complete is not None:
-        yield from command.complete(chat, argument)
-
-
-def _help(chat: Chat, argument: str) -> None:
-    width = max(len(f"{name} {command.usage}") for name, command in COMMANDS.items())
-    for name, command in COMMANDS.items():
-        chat.screen.note(f"/{f'{name} {command.usage}':{width}}  {command.help}")
-    for line in _KEYS:
-        chat.screen.note(line)
-
-
-def _exit(chat: Chat, argument: str) -> None:
-    chat.running = False
-
-
-COMMANDS = {
-    "help": Command("", "show this (also /?)", _help),
-    **talk.COMMANDS,
-    **answers.COMMANDS,
-    **stored.COMMANDS,
-    "exit": Command("", "end the conversation (also /quit, /bye)", _exit),
-}
-"""By name, in the order of `/help`."""
-
-_ALIASES = {"?": "help", "new": "reset", "clear": "reset", "quit": "exit", "bye": "exit"}
+    if not argument:
+        raise UsageError(f"give a file: /{command} FILE")
+    quote = argument[0]
+    if len(argument) > 2 and quote in "'\"" and argument.endswith(quote):
+        argument = argument[1:-1]
+    elif "\\ " in argument and not Path(argument).exists():
+        argument = argument.replace("\\ ", " ")
+    return Path(argument).expanduser()

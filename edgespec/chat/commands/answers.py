@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from edgespec.chat.clipboard import copy_text
-from edgespec.chat.commands.command import Command, complete_path, file_of, fitting
+from edgespec.chat.commands import Command, complete_path, file_of, fitting
 from edgespec.chat.conversation import Chat
 from edgespec.chat.markdown import chosen_block, code_blocks
 from edgespec.chat.reader import Candidate

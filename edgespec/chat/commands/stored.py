@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 
-from edgespec.chat.commands.command import Command, complete_path, file_of
+from edgespec.chat.commands import Command, complete_path, file_of
 from edgespec.chat.conversation import Chat
 from edgespec.chat.listing import hit_lines, hits, list_lines, matches
 from edgespec.chat.reader import Candidate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edgespec.chat.commands.command import Command, complete_path, file_of, fitting
+from edgespec.chat.commands import Command, complete_path, file_of, fitting
 from edgespec.chat.conversation import Chat
 from edgespec.chat.reader import Candidate
 from edgespec.chat.settings import (
