@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.registry.conftest import cache, make_gguf, server
+
+__all__ = ["cache", "edgespec", "make_gguf", "server"]
+
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 
