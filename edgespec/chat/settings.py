@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from edgespec.errors import UsageError
 from edgespec.runtime.session import Session
 from edgespec.runtime.stream import GenerationLimits
-from edgespec.sampling.breakers import read_breakers
-from edgespec.sampling.parameters import SamplingParameters
+from edgespec.sampling.parameters import SamplingParameters, read_breakers
 from edgespec.speculation.settings import ACCEPTANCE_RULES, draw_settings
 
 __all__ = [

@@ -12,8 +12,7 @@ import click
 
 from edgespec.errors import UsageError
 from edgespec.runtime.options import EngineOptions
-from edgespec.sampling.breakers import read_breakers
-from edgespec.sampling.parameters import SamplingParameters
+from edgespec.sampling.parameters import SamplingParameters, read_breakers
 
 if TYPE_CHECKING:
     from edgespec.runtime.stream import GenerationLimits

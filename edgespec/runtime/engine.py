@@ -40,8 +40,8 @@ from edgespec.runtime.prefix_cache import (
 from edgespec.runtime.scheduler import Scheduler
 from edgespec.runtime.stream import GenerationLimits, Stream
 from edgespec.runtime.trace import Trace
-from edgespec.sampling.breakers import breaker_table
 from edgespec.sampling.parameters import SamplingParameters
+from edgespec.sampling.penalties import breaker_table
 from edgespec.speculation.settings import draw_settings
 from edgespec.templates import ChatTemplate
 from edgespec.tuning.exactness import remember_choice

@@ -8,7 +8,7 @@ import numpy as np
 
 from edgespec._types import Float32Array
 from edgespec.errors import UsageError
-from edgespec.sampling.logprobs import log_normalizer
+from edgespec.sampling.softmax import log_normalizer
 
 __all__ = ["LogprobReader", "TokenLogprobs"]
 

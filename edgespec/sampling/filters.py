@@ -12,11 +12,10 @@ import math
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.sampling.dry import apply_dry
-from edgespec.sampling.edits import apply_bias, apply_penalties, undo
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.mirostat import truncated
 from edgespec.sampling.parameters import FilterArguments
+from edgespec.sampling.penalties import apply_bias, apply_dry, apply_penalties
 from edgespec.sampling.selection import (
     BROKEN,
     select_all,
@@ -24,8 +23,8 @@ from edgespec.sampling.selection import (
     select_top_k,
     select_top_p,
     select_typical,
+    sigma_floor,
 )
-from edgespec.sampling.sigma import sigma_floor
 from edgespec.sampling.softmax import argmax, softmax
 from edgespec.sampling.temperature import (
     dynamic_temperature,
@@ -34,7 +33,7 @@ from edgespec.sampling.temperature import (
     one_hot,
     scatter,
 )
-from edgespec.sampling.workspace import Workspace, make_workspace
+from edgespec.sampling.workspace import Workspace, make_workspace, undo
 from edgespec.sampling.xtc import excludes_top, select_xtc
 
 __all__ = ["Workspace", "argmax", "distribution", "make_workspace"]

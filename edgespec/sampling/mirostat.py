@@ -22,8 +22,7 @@ from edgespec._types import Float32Array
 from edgespec.sampling.heap import collect
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import FilterArguments
-from edgespec.sampling.selection import BROKEN
-from edgespec.sampling.sigma import LEAST_LOGIT
+from edgespec.sampling.selection import BROKEN, LEAST_LOGIT
 from edgespec.sampling.softmax import argmax, softmax
 from edgespec.sampling.temperature import inverse, one_hot, scatter
 from edgespec.sampling.workspace import Workspace

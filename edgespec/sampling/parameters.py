@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,12 +12,24 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.errors import UsageError
-from edgespec.sampling.breakers import NO_BREAKERS
 
-__all__ = ["DEFAULT_BREAKERS", "MIROSTAT_2", "FilterArguments", "SamplingParameters", "is_greedy"]
+__all__ = [
+    "DEFAULT_BREAKERS",
+    "MIROSTAT_2",
+    "NO_BREAKERS",
+    "FilterArguments",
+    "SamplingParameters",
+    "is_greedy",
+    "read_breakers",
+]
 
+
+NO_BREAKERS: Int32Array = np.zeros((0, 2), np.int32)
+"""Breakers as tokens, see `penalties.breaker_table`: nothing but the window ends a repetition."""
 
 DEFAULT_BREAKERS = ("\n", ":", '"', "*")
+_NO_BREAKER = "none"
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "s": " "}
 MIROSTAT_2 = 2
 _LARGEST = 1e38  # nearly the largest float32
 _LARGEST_PENALTY = 1e6  # times a logit, or the tokens of a context, it is far from that
@@ -215,6 +228,15 @@ _REPLACED: dict[str, Any] = {
     "xtc_probability": 0.0,
 }
 """What would otherwise be done beside Mirostat, turned off."""
+
+
+def read_breakers(words: Sequence[str]) -> tuple[str, ...]:
+    r"""Breakers as they are typed: ``\n``, ``\t``, ``\r``, ``\s`` (a space); "none" for none."""
+    if tuple(words) == (_NO_BREAKER,):
+        return ()
+    return tuple(
+        re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), word) for word in words
+    )
 
 
 def _require(value: float, name: str, low: float, high: float, allowed: str) -> None:

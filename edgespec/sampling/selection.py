@@ -1,4 +1,4 @@
-"""Filters that keep a part of the candidates: typical-p, top-p, min-p, and what comes before them.
+"""Filters that keep a part of the candidates: top-n-sigma, top-k, typical-p, top-p, min-p.
 
 Each takes the number of candidates, which are the first entries of the workspace's keys and
 tokens, and leaves those it keeps there; it returns their number.
@@ -19,17 +19,65 @@ from edgespec.sampling.workspace import Workspace
 
 __all__ = [
     "BROKEN",
+    "LEAST_LOGIT",
     "select_all",
     "select_min_p",
     "select_top_k",
     "select_top_p",
     "select_typical",
+    "sigma_floor",
     "surprisal",
 ]
 
 BROKEN = -1  # a logit is NaN or +inf
 
+LEAST_LOGIT: np.float32 = np.float32(np.finfo(np.float32).min)
+"""What every logit but -inf reaches."""
+
 _ONE = np.float32(1.0)
+
+
+@kernel
+def _below(logit: np.float32, largest: np.float32) -> float:
+    """How far below the largest, in float64; 0 for -inf, which does not count."""
+    below: float = float(logit) - float(largest) if logit > -np.inf else 0.0
+    return below
+
+
+@kernel
+def sigma_floor(logits: Float32Array, n_sigma: float) -> np.float32:
+    """Return the smallest logit that top-n-sigma keeps: the largest less n_sigma deviations.
+
+    Tang et al. (2024), "Top-nσ: Not All Logits Are You Need". Mean and standard deviation are
+    those of all logits but -inf, so that the threshold does not move with the temperature.
+
+    Returns:
+        A finite logit; `LEAST_LOGIT` if n_sigma is 0 or less, or if a logit is NaN or +inf, which
+        is for others to report.
+    """
+    best = argmax(logits) if n_sigma > 0.0 else -1
+    if best < 0 or logits[best] == -np.inf:
+        return LEAST_LOGIT
+    largest = logits[best]
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+    whole = len(logits) - len(logits) % 2
+    number = 0
+    for i in range(0, whole, 2):
+        x, y = _below(logits[i], largest), _below(logits[i + 1], largest)
+        number += int(logits[i] > -np.inf) + int(logits[i + 1] > -np.inf)
+        a += x
+        b += y
+        c += x * x
+        d += y * y
+    for i in range(whole, len(logits)):
+        x = _below(logits[i], largest)
+        number += int(logits[i] > -np.inf)
+        a += x
+        c += x * x
+    mean = (a + b) / number
+    deviation = math.sqrt(max((c + d) / number - mean * mean, 0.0))
+    floor: np.float32 = np.float32(max(float(largest) - n_sigma * deviation, float(LEAST_LOGIT)))
+    return floor
 
 
 @kernel

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from edgespec._types import Float32Array
+from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.kernel import kernel
 
-__all__ = ["argmax", "softmax"]
+__all__ = ["argmax", "log_normalizer", "softmax"]
 
 _BLOCK = 256
 
@@ -111,3 +113,46 @@ def _sum(values: Float32Array, count: int) -> float:
     for i in range(whole, count):
         a += values[i]
     return (a + b) + (c + d)
+
+
+@kernel
+def log_normalizer(
+    logits: Float32Array, scratch: Float32Array, ids: Int32Array, values: Float32Array
+) -> float:
+    """Return ln of the sum of exp over a row of logits; list the row's most likely tokens.
+
+    The log-probability of a token is its logit less this: of the model's own distribution, at
+    temperature 1 and before every filter.
+
+    Args:
+        logits: float32 (n_vocab,).
+        scratch: float32 (n_vocab,), overwritten.
+        ids: int32 (n,), n <= n_vocab; receives the most likely tokens, the first of equals first.
+        values: float32 (n,), receives their logits.
+
+    Returns:
+        NaN if the row has NaN or +inf.
+    """
+    best = argmax(logits)
+    if best < 0:
+        return math.nan
+    values[:] = -np.inf
+    ids[:] = -1
+    last = len(ids) - 1
+    if last >= 0:
+        for token in range(len(logits)):
+            if logits[token] > values[last]:
+                _insert(token, logits[token], ids, values)
+    largest = logits[best]
+    total = softmax(logits, len(logits), largest, np.float32(1.0), scratch)
+    return float(largest) + math.log(total)
+
+
+@kernel
+def _insert(token: int, value: np.float32, ids: Int32Array, values: Float32Array) -> None:
+    """Put a token where it belongs in a falling list; the last one falls out."""
+    at = len(ids) - 1
+    while at > 0 and values[at - 1] < value:
+        ids[at], values[at] = ids[at - 1], values[at - 1]
+        at -= 1
+    ids[at], values[at] = token, value

@@ -1,4 +1,7 @@
-"""The arrays in which one thread filters, so that no kernel has to allocate any."""
+"""The arrays in which one thread filters, so that no kernel allocates any.
+
+They also remember the logits that bias and penalties change in llama.cpp's own memory.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
+from edgespec.sampling.kernel import kernel
 
-__all__ = ["Workspace", "make_workspace"]
+__all__ = ["Workspace", "edit", "make_workspace", "undo"]
 
 _EDITS = 3  # of one logit, at most: bias, penalties, DRY
 
@@ -46,3 +50,21 @@ def make_workspace(n_vocab: int, n_history: int = 0) -> Workspace:
         saved=np.empty(_EDITS * n_vocab, np.float32),
         repeats=np.empty(n_history, np.int32),
     )
+
+
+@kernel
+def edit(
+    logits: Float32Array, token: int, value: float, n_edited: int, workspace: Workspace
+) -> int:
+    """Change one logit and remember the old one; the number of edits until now."""
+    workspace.edited[n_edited] = token
+    workspace.saved[n_edited] = logits[token]
+    logits[token] = value
+    return n_edited + 1
+
+
+@kernel
+def undo(logits: Float32Array, n_edited: int, workspace: Workspace) -> None:
+    """Put back what `edit` changed, the last first."""
+    for i in range(n_edited - 1, -1, -1):
+        logits[workspace.edited[i]] = workspace.saved[i]

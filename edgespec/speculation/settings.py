@@ -8,9 +8,8 @@ import numpy as np
 
 from edgespec._types import Float64Array, Int32Array
 from edgespec.errors import UsageError
-from edgespec.sampling.breakers import NO_BREAKERS
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.parameters import FilterArguments, SamplingParameters, is_greedy
+from edgespec.sampling.parameters import NO_BREAKERS, FilterArguments, SamplingParameters, is_greedy
 
 __all__ = [
     "ACCEPTANCE_RULES",

@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 
 from edgespec import GenerationLimits, SamplingParameters
 from edgespec.errors import UsageError
-from edgespec.sampling.logprobs import log_normalizer
+from edgespec.sampling.softmax import log_normalizer
 
 
 @pytest.fixture(params=["none", "ngram", "damaged"])

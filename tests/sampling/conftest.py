@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgespec.sampling.breakers import NO_BREAKERS
 from edgespec.sampling.filters import distribution, make_workspace
+from edgespec.sampling.parameters import NO_BREAKERS
 
 
 @pytest.fixture(scope="session")

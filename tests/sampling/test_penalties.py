@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.sampling.breakers import breaker_table, read_breakers
-from edgespec.sampling.parameters import DEFAULT_BREAKERS, SamplingParameters
+from edgespec.sampling.parameters import DEFAULT_BREAKERS, SamplingParameters, read_breakers
+from edgespec.sampling.penalties import breaker_table
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 TOKEN = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
