@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edgespec._types import BoolArray, Float32Array, Int64Array
-from edgespec.distill.store import Conversation, Corpus
+from edgespec.distill.corpus import Conversation, Corpus
 
 __all__ = ["Batch", "Batches"]
 

@@ -1,73 +1,206 @@
-"""Writing text until there is enough of it, a shard at a time."""
+"""Text with hidden states on disk: shards that are written whole or not at all, and mapped.
+
+A shard is a folder of NumPy arrays, one row for each token of its conversations:
+
+- ``tokens``: int32 (n,)
+- ``hidden``: float16 (n, width), what the target's output matrix is applied to behind the token;
+  0 in front of the answer
+- ``layers``: float16 (n, layers * width), inputs of chosen layers; 0 wide where none are kept
+- ``top``, ``normalizer``: int32, float32 (n,), behind the token the target's most likely token
+  and the logarithm of the sum of exp(logit); only where an answer's token follows
+- ``index``: int64 (conversations, 5), see `Conversation`
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from time import perf_counter
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from edgespec.backend import ParallelContext
-from edgespec.backend.interrupts import held_interrupts
-from edgespec.distill.prompts import Prompts
-from edgespec.distill.store import Corpus, Written
-from edgespec.distill.writing import Writer
+import numpy as np
 
-__all__ = ["measure_writing", "write_corpus"]
+from edgespec._types import AnyArray
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.files import replace_file
 
-_SHARD = 32  # conversations
-_PROBED = 8  # tokens of each sequence
-_ELSEWHERE = 1 << 40  # a number no text gets to: the try must not use up its prompts
-_ANSWERED = 0.75  # of the time; the rest goes into making up questions and reading prompts
+__all__ = ["Conversation", "Corpus", "CorpusFacts", "Written"]
+
+_ARRAYS = ("tokens", "hidden", "layers", "top", "normalizer", "index")
+_FACTS = "corpus.json"
+_LARGEST_FLOAT16 = 65504.0
 
 
-def write_corpus(
-    corpus: Corpus,
-    context: ParallelContext,
-    prompts: Prompts,
-    goal: int,
-    answer: int,
-    show: Callable[[int, float], None] = lambda tokens, seconds: None,
-) -> None:
-    """Add conversations until the answers have `goal` tokens and one of them is held out.
+@dataclass(frozen=True)
+class CorpusFacts:
+    """What has to be the same for text to be added, or used.
+
+    Attributes:
+        target: sha256 of the target's file.
+        width: of its hidden states.
+        layers: whose inputs are kept.
+        data: where the prompts come from, in words.
+    """
+
+    target: str
+    width: int
+    layers: tuple[int, ...]
+    data: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """One finished conversation.
+
+    Attributes:
+        number: of the prompt; no two conversations have the same.
+        held_out: kept from training.
+        prompt: how many of the tokens are not the answer.
+        tokens, hidden, layers, top, normalizer: rows as in a shard.
+    """
+
+    number: int
+    held_out: bool
+    prompt: int
+    tokens: AnyArray
+    hidden: AnyArray
+    layers: AnyArray
+    top: AnyArray
+    normalizer: AnyArray
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Where one lies: rows ``start`` to ``stop`` of a shard, the first `prompt` not the answer."""
+
+    shard: int
+    number: int
+    start: int
+    stop: int
+    prompt: int
+    held_out: bool
+
+    @property
+    def answer(self) -> int:
+        """Tokens of the answer."""
+        return self.stop - self.start - self.prompt
+
+
+class Corpus:
+    """All shards of a folder.
 
     Args:
-        answer: the most tokens of one.
-        show: called with the tokens of answers there are, and the seconds left.
+        folder: made if it is not there.
+        facts: of the text that is to be in it.
 
     Raises:
-        KeyboardInterrupt: interrupted; every finished conversation is on disk.
-        NumericalError: the target's logits are broken, or the prompts are of no use.
+        UsageError: the folder has other text in it.
+        EdgespecError: a shard cannot be read.
     """
-    pending: list[Written] = []
-    have = before = corpus.answer_tokens
-    held_out = bool(corpus.part(held_out=True))
-    if have >= goal and held_out:
-        return
-    writer = Writer(context, prompts, corpus.next_number, answer)
-    started = perf_counter()
+
+    def __init__(self, folder: Path, facts: CorpusFacts) -> None:
+        self.folder = folder
+        self.facts = _agree(folder, facts)
+        self.conversations: list[Conversation] = []
+        self._arrays: list[dict[str, AnyArray]] = []
+        for leftover in folder.glob("*.partial"):
+            shutil.rmtree(leftover)
+        for path in sorted(folder.glob("shard-*")):
+            self._open(path)
+
+    @property
+    def answer_tokens(self) -> int:
+        """How many tokens of answers there are, held-out ones included."""
+        return sum(c.answer for c in self.conversations)
+
+    @property
+    def next_number(self) -> int:
+        """Above every number in use."""
+        return max((c.number for c in self.conversations), default=-1) + 1
+
+    def part(self, *, held_out: bool) -> list[Conversation]:
+        """The conversations to train on, or those held out, by number."""
+        chosen = [c for c in self.conversations if c.held_out == held_out]
+        return sorted(chosen, key=lambda c: c.number)
+
+    def rows(self, name: str, conversation: Conversation) -> AnyArray:
+        """Some array's rows of a conversation: a view of the file."""
+        return self._arrays[conversation.shard][name][conversation.start : conversation.stop]
+
+    def add(self, written: Sequence[Written]) -> None:
+        """Write one more shard.
+
+        Raises:
+            OSError: the disk is full, or the like; nothing was added.
+        """
+        if not written:
+            return
+        layered = self.facts.width * len(self.facts.layers)
+        assert all(w.layers.shape[1] == layered for w in written)
+        path = self.folder / f"shard-{len(self._arrays):06d}"
+        partial = path.with_suffix(".partial")
+        partial.mkdir()
+        for name, array in _joined(written).items():
+            with (partial / f"{name}.npy").open("wb") as file:
+                np.save(file, array)
+                file.flush()
+                os.fsync(file.fileno())
+        partial.rename(path)
+        self._open(path)
+
+    def _open(self, path: Path) -> None:
+        try:
+            arrays = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
+        except (OSError, ValueError) as error:
+            raise EdgespecError(f"{path} is damaged ({error}): delete it and go on") from None
+        for number, start, stop, prompt, held_out in arrays["index"].tolist():
+            place = (len(self._arrays), number, start, stop, prompt, bool(held_out))
+            self.conversations.append(Conversation(*place))
+        self._arrays.append(arrays)
+
+
+def _joined(written: Sequence[Written]) -> dict[str, AnyArray]:
+    ends = np.cumsum([len(w.tokens) for w in written]).tolist()
+    index = [
+        (w.number, end - len(w.tokens), end, w.prompt, w.held_out)
+        for w, end in zip(written, ends, strict=True)
+    ]
+    return {
+        "tokens": np.concatenate([w.tokens for w in written]).astype(np.int32),
+        "hidden": _halved([w.hidden for w in written]),
+        "layers": _halved([w.layers for w in written]),
+        "top": np.concatenate([w.top for w in written]).astype(np.int32),
+        "normalizer": np.concatenate([w.normalizer for w in written]).astype(np.float32),
+        "index": np.array(index, np.int64),
+    }
+
+
+def _halved(parts: Sequence[AnyArray]) -> AnyArray:
+    # Some models have a few states beyond the range.
+    joined = np.clip(np.concatenate(parts), -_LARGEST_FLOAT16, _LARGEST_FLOAT16)
+    return joined.astype(np.float16)
+
+
+def _agree(folder: Path, wanted: CorpusFacts) -> CorpusFacts:
+    """The folder's facts, written if it is new."""
+    path = folder / _FACTS
+    folder.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        replace_file(path, (json.dumps(asdict(wanted), indent=2) + "\n").encode())
     try:
-        for written in writer.run():
-            pending.append(written)
-            have += len(written.tokens) - written.prompt
-            held_out = held_out or written.held_out
-            if len(pending) == _SHARD:
-                with held_interrupts():
-                    corpus.add(pending)
-                    pending = []
-            done = have + writer.unfinished - before
-            left = max(0, goal - have - writer.unfinished)
-            show(have, left * (perf_counter() - started) / done)
-            if have >= goal and held_out:
-                return
-    finally:
-        corpus.add(pending)
-
-
-def measure_writing(context: ParallelContext, prompts: Prompts, answer: int) -> float:
-    """Tokens of answers by the second, from a short try whose text is thrown away."""
-    writer = Writer(context, prompts, _ELSEWHERE, answer)
-    step = iter(writer.steps())
-    next(step)
-    before, started = writer.written, perf_counter()
-    for _ in range(_PROBED):
-        next(step)
-    return _ANSWERED * (writer.written - before) / (perf_counter() - started)
+        data = json.loads(path.read_text("utf-8"))
+        found = CorpusFacts(**{**data, "layers": tuple(data["layers"])})
+    except (KeyError, TypeError, ValueError):
+        raise EdgespecError(f"{path} is damaged: give another --work folder") from None
+    if (found.target, found.width) != (wanted.target, wanted.width):
+        raise UsageError(f"{folder} has the text of another target: give another --work folder")
+    if found.data != wanted.data:
+        raise UsageError(
+            f"{folder} has text from {found.data}, not from {wanted.data}: give another --work"
+        )
+    # More features than needed do no harm.
+    if wanted.layers and found.layers != wanted.layers:
+        raise UsageError(f"{folder} lacks the features an eagle3 head needs: give another --work")
+    return found

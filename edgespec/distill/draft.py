@@ -1,9 +1,9 @@
-"""What the two kinds of drafts have in common while they are trained."""
+"""What all kinds of drafts have in common: the target as their teacher, and what they must do."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -11,13 +11,63 @@ from torch import Tensor, nn
 
 from edgespec._types import AnyArray, Float32Array
 from edgespec.distill.batches import Batch
-from edgespec.distill.teacher import Judgement
+from edgespec.distill.target import DraftVocabulary, TargetWeights
+from edgespec.gguf.header import GGUFHeader
 
-__all__ = ["POSITIONS", "Draft", "Losses", "low_rank", "precision", "scattered"]
+__all__ = [
+    "POSITIONS",
+    "Draft",
+    "Judgement",
+    "Losses",
+    "Teacher",
+    "by_position",
+    "low_rank",
+    "precision",
+    "scattered",
+    "shifted",
+]
 
 
 POSITIONS = 4
 """Of a block, that acceptance is measured at."""
+
+
+class Judgement(NamedTuple):
+    """How a draft does at some tokens: float32, 0 to 1 each.
+
+    Attributes:
+        greedy: whether its most likely next token is the target's.
+        overlap: 1 - TV at temperature 1: the sum of min(p, q), p over the whole vocabulary.
+    """
+
+    greedy: Tensor
+    overlap: Tensor
+
+
+class Teacher:
+    """The target's distribution over the draft's tokens, and over all of them."""
+
+    def __init__(self, weights: TargetWeights, vocabulary: DraftVocabulary) -> None:
+        self._weights = weights
+        self.vocabulary = vocabulary
+        self.rows = torch.from_numpy(weights.output_rows(vocabulary.target_ids))
+        self._target_ids = torch.from_numpy(vocabulary.target_ids.astype(np.int64))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(n, width) -> (n, draft tokens)."""
+        logits: Tensor = self._weights.capped(hidden @ self.rows.T)
+        return logits
+
+    def log_p(self, hidden: Tensor) -> Tensor:
+        """Logarithm of p, renormalized over the draft's tokens: what a draft is trained on."""
+        return self.logits(hidden).log_softmax(-1)
+
+    def judge(self, logits: Tensor, hidden: Tensor, top: Tensor, normalizer: Tensor) -> Judgement:
+        """Compare a draft's logits (n, draft tokens) with p: not renormalized here."""
+        p = (self.logits(hidden) - normalizer[:, None]).exp()
+        overlap = torch.minimum(p, logits.softmax(-1)).sum(-1)
+        greedy = self._target_ids[logits.argmax(-1)] == top
+        return Judgement(greedy.float(), overlap)
 
 
 class Losses(NamedTuple):
@@ -37,10 +87,24 @@ class Draft(nn.Module, ABC):
 
     Attributes:
         kind, architecture: what it is called here, and in llama.cpp.
+        rate: of learning.
+        own_tokens: of its vocabulary that are not the target's.
     """
 
-    kind: str
-    architecture: str
+    kind: ClassVar[str]
+    architecture: ClassVar[str]
+    rate: ClassVar[float] = 2e-3
+    own_tokens: ClassVar[int] = 0
+
+    @classmethod
+    @abstractmethod
+    def for_target(cls, header: GGUFHeader, weights: TargetWeights, teacher: Teacher) -> Draft:
+        """Return an untrained one, of a size that suits the target."""
+
+    @classmethod
+    def feature_layers(cls, header: GGUFHeader) -> tuple[int, ...]:
+        """Return the target's layers whose inputs it reads."""
+        return ()
 
     @abstractmethod
     def begin(self, embeddings: Float32Array, hidden: Float32Array, layers: Float32Array) -> None:
@@ -118,3 +182,26 @@ def scattered(values: Tensor, where: Tensor) -> Tensor:
     out = torch.full(where.shape, torch.nan)
     out[where] = values
     return out
+
+
+def shifted(values: Tensor, count: int) -> Tensor:
+    """Values of `count` entries further on; NaN behind the end, as between two answers."""
+    end = torch.full((len(values), count), torch.nan)
+    return torch.cat((values[:, count:], end), dim=1)
+
+
+def by_position(steps: list[Tensor]) -> list[float]:
+    """Acceptance of each proposal of a block, if all before it were accepted.
+
+    Args:
+        steps: for each position (rows, length): chance that it is accepted in a block that
+            begins behind this token; NaN where there is no such proposal.
+    """
+    found, before = [], torch.ones_like(steps[0])
+    for step in steps:
+        known = ~torch.isnan(before * step)
+        weight = before[known].sum()
+        product = before * step
+        found.append(float(product[known].sum() / weight) if weight > 0 else 0.0)
+        before = product
+    return found

@@ -20,14 +20,12 @@ from torch.nn import functional
 
 from edgespec._types import AnyArray, Float32Array, Int64Array
 from edgespec.distill.batches import Batch
-from edgespec.distill.draft import POSITIONS, Draft, Losses, scattered
-from edgespec.distill.layers import FeedForward, Norm, block_tensors
-from edgespec.distill.rows import RowAttention, same_text
-from edgespec.distill.teacher import Judgement, Teacher
-from edgespec.distill.weights import TargetWeights
+from edgespec.distill.draft import POSITIONS, Draft, Judgement, Losses, Teacher, scattered, shifted
+from edgespec.distill.layers import FeedForward, Norm, RowAttention, block_tensors, same_text
+from edgespec.distill.target import TargetWeights
 from edgespec.gguf.header import GGUFHeader
 
-__all__ = ["Eagle", "EagleShape", "feature_layers"]
+__all__ = ["Eagle", "EagleShape"]
 
 
 _STEPS = 3
@@ -35,12 +33,6 @@ _LATER = 0.7  # weight of each step's loss, relative to the one before
 _EVERY = 3  # of the later steps' entries one in so many is compared with the target's distribution
 _STATE_WEIGHT = 10.0
 _RIDGE = 1e-3
-
-
-def feature_layers(header: GGUFHeader) -> tuple[int, ...]:
-    """Whose inputs a head reads: one low, one in the middle, and the last."""
-    count = header.block_count
-    return (max(1, count // 10), count // 2, count - 1)
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,7 @@ class EagleShape:
         width = header.embedding_length
         heads = width // 64 if width % 64 == 0 else header.head_count
         inner = max(32, round(width * 8 / 3 / 32) * 32)
-        return cls(width, heads, inner, feature_layers(header))
+        return cls(width, heads, inner, Eagle.feature_layers(header))
 
     def as_json(self) -> dict[str, Any]:
         """For the record."""
@@ -113,6 +105,17 @@ class Eagle(Draft):
 
     kind = "eagle3"
     architecture = "eagle3"
+
+    @classmethod
+    def for_target(cls, header: GGUFHeader, weights: TargetWeights, teacher: Teacher) -> Eagle:
+        """Return an untrained one, as wide as the target."""
+        return cls(EagleShape.for_target(header), teacher, weights)
+
+    @classmethod
+    def feature_layers(cls, header: GGUFHeader) -> tuple[int, ...]:
+        """Return the layers whose inputs it reads: one low, one in the middle, and the last."""
+        count = header.block_count
+        return (max(1, count // 10), count // 2, count - 1)
 
     def __init__(self, shape: EagleShape, teacher: Teacher, weights: TargetWeights) -> None:
         super().__init__()
@@ -216,7 +219,7 @@ class Eagle(Draft):
                 self.logits(states[judged]), entries.hidden[judged], top[judged], normalizer[judged]
             )
             # A block that begins behind entry P has its proposal `number` at P + number.
-            greedy, overlap = (_ahead(scattered(values, judged), number) for values in judgement)
+            greedy, overlap = (shifted(scattered(values, judged), number) for values in judgement)
             found.append(Judgement(greedy, overlap))
         return found
 
@@ -287,12 +290,6 @@ class Eagle(Draft):
 def _behind(values: Tensor) -> Tensor:
     """What the entry before has; zero, or False, at the first."""
     return torch.cat((torch.zeros_like(values[:, :1]), values[:, :-1]), dim=1)
-
-
-def _ahead(values: Tensor, count: int) -> Tensor:
-    """What stands `count` entries further on, NaN behind the end."""
-    end = torch.full((len(values), count), torch.nan)
-    return torch.cat((values[:, count:], end), dim=1)
 
 
 def _thinned(shape: torch.Size, number: int) -> Tensor:

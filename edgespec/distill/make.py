@@ -14,10 +14,11 @@ import torch
 from edgespec._types import AnyArray, Float32Array
 from edgespec.backend import Model, ParallelContext
 from edgespec.distill.batches import Batch, Batches
-from edgespec.distill.corpus import measure_writing, write_corpus
+from edgespec.distill.corpus import Conversation, Corpus, CorpusFacts
+from edgespec.distill.draft import Draft, Teacher
+from edgespec.distill.eagle import Eagle
 from edgespec.distill.export import read_draft
 from edgespec.distill.finish import Trained, finish
-from edgespec.distill.kinds import KINDS, Kind
 from edgespec.distill.plan import (
     BATCH_LENGTH,
     BATCH_ROWS,
@@ -28,16 +29,16 @@ from edgespec.distill.plan import (
     require_disk,
 )
 from edgespec.distill.prompts import FilePrompts, Prompts, SelfPrompts
-from edgespec.distill.store import Conversation, Corpus, CorpusFacts
-from edgespec.distill.teacher import Teacher
-from edgespec.distill.train import Schedule, State, Trainer
-from edgespec.distill.vocabulary import (
+from edgespec.distill.target import (
     DraftVocabulary,
+    TargetWeights,
     choose_vocabulary,
     known_vocabulary,
     tokens_of,
 )
-from edgespec.distill.weights import TargetWeights
+from edgespec.distill.tiny import Tiny
+from edgespec.distill.train import Schedule, State, Trainer
+from edgespec.distill.writing import measure_writing, write_corpus
 from edgespec.errors import EdgespecError, InsufficientMemoryError
 from edgespec.gguf.header import GGUFHeader, read_header
 from edgespec.registry.cache import sha256_of
@@ -46,6 +47,8 @@ from edgespec.runtime.memory import available_memory, estimate
 from edgespec.templates import ChatTemplate
 
 __all__ = ["Report", "Request", "make_draft"]
+
+KINDS: dict[str, type[Draft]] = {draft.kind: draft for draft in (Tiny, Eagle)}
 
 _SEQUENCES = 48
 _LENGTH = 512  # tokens of a conversation
@@ -120,8 +123,8 @@ class _Run:
         self._request, self._report = request, report
         self._header: GGUFHeader = read_header(request.target)
         self._weights = TargetWeights(request.target)
-        self._kind: Kind = KINDS[request.kind]
-        self._layers = self._kind.layers(self._header)
+        self._kind = KINDS[request.kind]
+        self._layers = self._kind.feature_layers(self._header)
         self._sha256 = sha256_of(request.target)
         self._folder = request.work / f"{request.kind}-{request.vocabulary}"
         self._needed: set[int] = set()
@@ -192,10 +195,14 @@ class _Run:
         stand_in = DraftVocabulary(
             np.arange(size, dtype=np.int32), self._header.vocabulary_size, 1.0
         )
-        draft = self._kind.make(Teacher(self._weights, stand_in), self._header, self._weights)
+        draft = self._make(stand_in)
         width = self._header.embedding_length
         tokens = self._header.vocabulary_size
         return Rates(writing, *measure_training(draft, width, len(self._layers), tokens))
+
+    def _make(self, vocabulary: DraftVocabulary) -> Draft:
+        teacher = Teacher(self._weights, vocabulary)
+        return self._kind.for_target(self._header, self._weights, teacher)
 
     def _announce(self, plan: Plan, missing: int, disk: int) -> None:
         left = missing / plan.writing_rate
@@ -244,7 +251,7 @@ class _Run:
         if not training or not self._corpus.part(held_out=True):
             raise EdgespecError("there is too little text to train on: give more --hours")
         torch.manual_seed(0)
-        draft = self._kind.make(Teacher(self._weights, vocabulary), self._header, self._weights)
+        draft = self._make(vocabulary)
         embeddings = self._weights.embeddings(vocabulary.target_ids)
         draft.begin(embeddings, self._sample(training, "hidden"), self._sample(training, "layers"))
         if request.start is not None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgespec._types import Int32Array
 from edgespec.backend import Vocabulary
-from edgespec.distill.store import Corpus
+from edgespec.distill.corpus import Corpus
 from edgespec.errors import UsageError
 from edgespec.templates import ChatTemplate
 

@@ -12,7 +12,16 @@ from torch.nn import functional
 
 from edgespec._types import AnyArray, Float32Array
 from edgespec.distill.batches import Batch
-from edgespec.distill.draft import POSITIONS, Draft, Losses, low_rank, scattered
+from edgespec.distill.draft import (
+    POSITIONS,
+    Draft,
+    Judgement,
+    Losses,
+    Teacher,
+    low_rank,
+    scattered,
+    shifted,
+)
 from edgespec.distill.layers import (
     Attention,
     FeedForward,
@@ -20,7 +29,8 @@ from edgespec.distill.layers import (
     attention_mask,
     block_tensors,
 )
-from edgespec.distill.teacher import Judgement, Teacher
+from edgespec.distill.target import TargetWeights
+from edgespec.gguf.header import GGUFHeader
 
 __all__ = ["Tiny", "TinyShape"]
 
@@ -84,6 +94,13 @@ class Tiny(Draft):
 
     kind = "tiny"
     architecture = "llama"
+    own_tokens = 1
+
+    @classmethod
+    def for_target(cls, header: GGUFHeader, weights: TargetWeights, teacher: Teacher) -> Tiny:
+        """Return an untrained one, two blocks deep."""
+        tokens = len(teacher.vocabulary.target_ids) + cls.own_tokens
+        return cls(TinyShape.for_target(header.embedding_length, tokens), teacher)
 
     def __init__(self, shape: TinyShape, teacher: Teacher) -> None:
         super().__init__()
@@ -152,7 +169,7 @@ class Tiny(Draft):
         found = self._teacher.judge(self.logits(states), hidden, top, normalizer)
         greedy, overlap = (scattered(values, judged) for values in found)
         return [
-            Judgement(_ahead(greedy, ahead), _ahead(overlap, ahead)) for ahead in range(POSITIONS)
+            Judgement(shifted(greedy, ahead), shifted(overlap, ahead)) for ahead in range(POSITIONS)
         ]
 
     # -- as a file --------------------------------------------------------------------------
@@ -204,11 +221,3 @@ class Tiny(Draft):
         states = self.states(tokens, torch.from_numpy(batch.positions), mask)
         judged = torch.from_numpy(batch.judged)
         return states[judged], judged
-
-
-def _ahead(values: Tensor, count: int) -> Tensor:
-    """What stands `count` tokens further on; NaN behind the end, as between two answers."""
-    if count == 0:
-        return values
-    end = torch.full((len(values), count), torch.nan)
-    return torch.cat((values[:, count:], end), dim=1)

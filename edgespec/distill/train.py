@@ -11,8 +11,7 @@ import torch
 
 from edgespec.backend.interrupts import held_interrupts
 from edgespec.distill.batches import Batch, Batches
-from edgespec.distill.draft import POSITIONS, Draft, precision
-from edgespec.distill.teacher import by_position
+from edgespec.distill.draft import POSITIONS, Draft, by_position, precision
 from edgespec.files import replacing
 
 __all__ = ["Acceptance", "Schedule", "State", "Trainer", "measure_acceptance"]

@@ -1,24 +1,29 @@
-"""Text in the target's own words: many conversations at a time, each in a slot of one context."""
+"""Text in the target's own words, until there is enough of it.
+
+Many conversations are written at a time, each in a slot of one context.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from time import perf_counter
 
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import ParallelContext
+from edgespec.backend.interrupts import held_interrupts
 from edgespec.backend.parallel import Rows
+from edgespec.distill.corpus import Corpus, Written
 from edgespec.distill.prompts import Prompts
-from edgespec.distill.store import Written
 from edgespec.drafters.stepping import draft_token
 from edgespec.errors import NumericalError
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import DrawSettings, draw_settings
 
-__all__ = ["TEMPERATURES", "Writer"]
+__all__ = ["TEMPERATURES", "Writer", "measure_writing", "write_corpus"]
 
 
 TEMPERATURES = (0.0, 0.6, 1.0)
@@ -27,6 +32,64 @@ TEMPERATURES = (0.0, 0.6, 1.0)
 _ASKING = SamplingParameters(temperature=1.0, top_k=0, top_p=0.98, min_p=0.01)
 _LONGEST_QUESTION = 120  # tokens
 _MOST_REFUSED = 1000
+_SHARD = 32  # conversations
+_PROBED = 8  # tokens of each sequence
+_ELSEWHERE = 1 << 40  # a number no text gets to: the try must not use up its prompts
+_ANSWERED = 0.75  # of the time; the rest goes into making up questions and reading prompts
+
+
+def write_corpus(
+    corpus: Corpus,
+    context: ParallelContext,
+    prompts: Prompts,
+    goal: int,
+    answer: int,
+    show: Callable[[int, float], None] = lambda tokens, seconds: None,
+) -> None:
+    """Add conversations until the answers have `goal` tokens and one of them is held out.
+
+    Args:
+        answer: the most tokens of one.
+        show: called with the tokens of answers there are, and the seconds left.
+
+    Raises:
+        KeyboardInterrupt: interrupted; every finished conversation is on disk.
+        NumericalError: the target's logits are broken, or the prompts are of no use.
+    """
+    pending: list[Written] = []
+    have = before = corpus.answer_tokens
+    held_out = bool(corpus.part(held_out=True))
+    if have >= goal and held_out:
+        return
+    writer = Writer(context, prompts, corpus.next_number, answer)
+    started = perf_counter()
+    try:
+        for written in writer.run():
+            pending.append(written)
+            have += len(written.tokens) - written.prompt
+            held_out = held_out or written.held_out
+            if len(pending) == _SHARD:
+                with held_interrupts():
+                    corpus.add(pending)
+                    pending = []
+            done = have + writer.unfinished - before
+            left = max(0, goal - have - writer.unfinished)
+            show(have, left * (perf_counter() - started) / done)
+            if have >= goal and held_out:
+                return
+    finally:
+        corpus.add(pending)
+
+
+def measure_writing(context: ParallelContext, prompts: Prompts, answer: int) -> float:
+    """Tokens of answers by the second, from a short try whose text is thrown away."""
+    writer = Writer(context, prompts, _ELSEWHERE, answer)
+    step = iter(writer.steps())
+    next(step)
+    before, started = writer.written, perf_counter()
+    for _ in range(_PROBED):
+        next(step)
+    return _ANSWERED * (writer.written - before) / (perf_counter() - started)
 
 
 @dataclass

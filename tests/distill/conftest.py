@@ -6,20 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from edgespec.registry.header import read_header
 
 from edgespec.backend import Model, ParallelContext
 from edgespec.distill.batches import Batches
-from edgespec.distill.corpus import write_corpus
+from edgespec.distill.corpus import Corpus, CorpusFacts
 from edgespec.distill.prompts import SelfPrompts
-from edgespec.distill.store import Corpus, CorpusFacts
-from edgespec.distill.vocabulary import DraftVocabulary, choose_vocabulary
-from edgespec.distill.weights import TargetWeights
-from edgespec.gguf.header import read_header
+from edgespec.distill.target import DraftVocabulary, TargetWeights, choose_vocabulary
+from edgespec.distill.writing import write_corpus
 from edgespec.templates import ChatTemplate
 from tests.distill.toy import WIDTH, write_toy
 
 if TYPE_CHECKING:
-    from edgespec.distill.teacher import Teacher
+    from edgespec.distill.draft import Teacher
 
 LAYERS = (1, 2, 3)
 
@@ -55,7 +54,7 @@ def vocabulary(corpus: Corpus) -> DraftVocabulary:
 
 @pytest.fixture
 def teacher(weights: TargetWeights, vocabulary: DraftVocabulary) -> Teacher:
-    from edgespec.distill.teacher import Teacher
+    from edgespec.distill.draft import Teacher
 
     return Teacher(weights, vocabulary)
 

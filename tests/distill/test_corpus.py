@@ -11,11 +11,10 @@ import pytest
 
 from edgespec.backend import Context, ContextOptions, Model, ParallelContext
 from edgespec.distill.batches import Batches
-from edgespec.distill.corpus import write_corpus
+from edgespec.distill.corpus import Corpus, CorpusFacts
 from edgespec.distill.prompts import FilePrompts, SelfPrompts, held_out
-from edgespec.distill.store import Corpus, CorpusFacts
-from edgespec.distill.vocabulary import choose_vocabulary
-from edgespec.distill.writing import TEMPERATURES
+from edgespec.distill.target import choose_vocabulary
+from edgespec.distill.writing import TEMPERATURES, write_corpus
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.gguf.header import read_header
 from edgespec.templates import ChatTemplate

@@ -12,16 +12,16 @@ torch = pytest.importorskip(
     "torch", reason='PyTorch is not installed: pip install "edgespec[distill]"'
 )
 
+from edgespec.registry.header import read_header
+
 from edgespec.backend import Context, ContextOptions, HeadContext, Model, capabilities
 from edgespec.distill.batches import Batch, Batches
-from edgespec.distill.draft import precision
+from edgespec.distill.corpus import Corpus
+from edgespec.distill.draft import Teacher, precision
 from edgespec.distill.eagle import Eagle, EagleShape
 from edgespec.distill.export import Provenance, read_draft, write_draft
-from edgespec.distill.store import Corpus
-from edgespec.distill.teacher import Teacher
+from edgespec.distill.target import TargetWeights
 from edgespec.distill.train import Schedule, Trainer, measure_acceptance
-from edgespec.distill.weights import TargetWeights
-from edgespec.gguf.header import read_header
 from tests.distill.conftest import LAYERS
 from tests.distill.toy import WIDTH
 

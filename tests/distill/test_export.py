@@ -12,9 +12,9 @@ torch = pytest.importorskip(
 )
 
 from edgespec.backend import Context, ContextOptions, Model
+from edgespec.distill.draft import Teacher
 from edgespec.distill.export import Provenance, read_draft, write_draft
 from edgespec.distill.layers import attention_mask
-from edgespec.distill.teacher import Teacher
 from edgespec.distill.tiny import Tiny, TinyShape
 from edgespec.gguf.header import read_header
 

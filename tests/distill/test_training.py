@@ -12,13 +12,11 @@ torch = pytest.importorskip(
 )
 
 from edgespec.distill.batches import Batch, Batches
-from edgespec.distill.draft import low_rank
-from edgespec.distill.store import Corpus
-from edgespec.distill.teacher import Teacher, by_position
+from edgespec.distill.corpus import Corpus
+from edgespec.distill.draft import Teacher, by_position, low_rank
+from edgespec.distill.target import DraftVocabulary, TargetWeights
 from edgespec.distill.tiny import Tiny, TinyShape
 from edgespec.distill.train import Schedule, Trainer, measure_acceptance
-from edgespec.distill.vocabulary import DraftVocabulary
-from edgespec.distill.weights import TargetWeights
 
 STATES = 12
 
