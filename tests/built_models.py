@@ -1,8 +1,8 @@
-"""GGUF files built for the tests: a tiny recurrent model, and the default one in other words."""
+"""GGUF files built for the tests: a tiny llama and Mamba, and the default model in other words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,11 @@ import gguf
 import numpy as np
 
 WIDTH, INNER, STATE, RANK, CONVOLUTION = 64, 128, 16, 8, 4
+SPECIAL = ("<s>", "</s>", "th", "he")  # the tokens of a byte model beside its 256 bytes
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant: {% endif %}"
+)
 KEPT = frozenset((*range(33, 127), *range(161, 173), *range(174, 256)))  # bytes with a glyph
 
 
@@ -21,54 +26,60 @@ def byte_tokens() -> list[str]:
 
 def write_mamba(path: Path, layers: int = 2, seed: int = 0, *, infill: bool = False) -> Path:
     """A Mamba of random weights that reads and writes bytes; it may have tokens around a gap."""
-    random = np.random.default_rng(seed)
-    tokens = [*byte_tokens(), "<s>", "</s>", "th", "he"]
     gap = ["<PRE>", "<SUF>", "<MID>"] if infill else []
-    writer = gguf.GGUFWriter(path, "mamba")
-    writer.add_context_length(4096)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(layers)
-    writer.add_feed_forward_length(0)
-    writer.add_head_count(0)
+    writer = _byte_model(path, "mamba", context=4096, layers=layers, inner=0, heads=0, gap=gap)
     writer.add_ssm_conv_kernel(CONVOLUTION)
     writer.add_ssm_inner_size(INNER)
     writer.add_ssm_state_size(STATE)
     writer.add_ssm_time_step_rank(RANK)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    for name, number in zip(("fim_pre", "fim_suf", "fim_mid"), range(len(gap)), strict=False):
-        writer.add_uint32(f"tokenizer.ggml.{name}_token_id", len(tokens) + number)
-    tokens += gap
-    writer.add_token_list(tokens)
-    writer.add_token_types([1] * 256 + [3, 3, 1, 1] + [3] * len(gap))
-    writer.add_token_merges(["t h", "h e"])
-    writer.add_bos_token_id(256)
-    writer.add_eos_token_id(257)
     writer.add_add_bos_token(True)
 
-    def noise(name: str, *shape: int, scale: float | None = None) -> None:
-        values = random.normal(0, scale or shape[-1] ** -0.5, shape)
-        writer.add_tensor(name, values.astype(np.float32))
-
-    def ones(name: str, *shape: int) -> None:
-        writer.add_tensor(name, np.ones(shape, np.float32))
-
-    noise("token_embd.weight", len(tokens), WIDTH, scale=1.0)
-    noise("output.weight", len(tokens), WIDTH, scale=2 * WIDTH**-0.5)
+    tokens = len(SPECIAL) + 256 + len(gap)
+    noise, ones = _fillers(writer, seed)
+    noise("token_embd.weight", tokens, WIDTH, deviation=1.0)
+    noise("output.weight", tokens, WIDTH, deviation=2 * WIDTH**-0.5)
     ones("output_norm.weight", WIDTH)
     for block in (f"blk.{layer}." for layer in range(layers)):
         ones(block + "attn_norm.weight", WIDTH)
         noise(block + "ssm_in.weight", 2 * INNER, WIDTH)
         noise(block + "ssm_conv1d.weight", INNER, CONVOLUTION)
-        noise(block + "ssm_conv1d.bias", INNER, scale=0.1)
+        noise(block + "ssm_conv1d.bias", INNER, deviation=0.1)
         noise(block + "ssm_x.weight", RANK + 2 * STATE, INNER)
         noise(block + "ssm_dt.weight", INNER, RANK)
-        noise(block + "ssm_dt.bias", INNER, scale=1.0)
+        noise(block + "ssm_dt.bias", INNER, deviation=1.0)
         decay = -np.arange(1, STATE + 1, dtype=np.float32)
         writer.add_tensor(block + "ssm_a", np.tile(decay, (INNER, 1)))
         ones(block + "ssm_d", INNER)
         noise(block + "ssm_out.weight", WIDTH, INNER)
+    return _finish(writer, path)
+
+
+def write_llama(path: Path, seed: int = 0, sharpness: float = 3.0) -> Path:
+    """A llama of random weights that reads and writes bytes, with a chat template.
+
+    Its next token depends on the last few, most of all on the last one.
+    """
+    heads, inner, layers = 2, 96, 4
+    writer = _byte_model(path, "llama", context=512, layers=layers, inner=inner, heads=heads)
+    writer.add_head_count_kv(heads)
+    writer.add_rope_dimension_count(WIDTH // heads)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(TEMPLATE)
+
+    tokens = len(SPECIAL) + 256
+    noise, ones = _fillers(writer, seed)
+    noise("token_embd.weight", tokens, WIDTH, deviation=1.0)
+    noise("output.weight", tokens, WIDTH, deviation=sharpness * WIDTH**-0.5)
+    ones("output_norm.weight", WIDTH)
+    for block in (f"blk.{layer}." for layer in range(layers)):
+        ones(block + "attn_norm.weight", WIDTH)
+        ones(block + "ffn_norm.weight", WIDTH)
+        for name in ("q", "k", "v", "output"):
+            noise(block + f"attn_{name}.weight", WIDTH, WIDTH, deviation=0.3 * WIDTH**-0.5)
+        noise(block + "ffn_gate.weight", inner, WIDTH)
+        noise(block + "ffn_up.weight", inner, WIDTH)
+        noise(block + "ffn_down.weight", WIDTH, inner, deviation=0.3 * inner**-0.5)
     return _finish(writer, path)
 
 
@@ -198,6 +209,51 @@ def write_eagle(
     if own_embedding:
         noise("token_embd.weight", len(reader.fields["tokenizer.ggml.tokens"].data), width)
     return _finish(writer, path)
+
+
+def _byte_model(
+    path: Path,
+    architecture: str,
+    *,
+    context: int,
+    layers: int,
+    inner: int,
+    heads: int,
+    gap: Sequence[str] = (),
+) -> gguf.GGUFWriter:
+    """A file's sizes, and a tokenizer of bytes; `gap` are the tokens around one, if any."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(context)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    tokens = [*byte_tokens(), *SPECIAL]
+    for name, number in zip(("fim_pre", "fim_suf", "fim_mid"), range(len(gap)), strict=False):
+        writer.add_uint32(f"tokenizer.ggml.{name}_token_id", len(tokens) + number)
+    writer.add_token_list([*tokens, *gap])
+    writer.add_token_types([1] * 256 + [3, 3, 1, 1] + [3] * len(gap))
+    writer.add_token_merges(["t h", "h e"])
+    writer.add_bos_token_id(256)
+    writer.add_eos_token_id(257)
+    return writer
+
+
+def _fillers(writer: gguf.GGUFWriter, seed: int) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Two ways to add a tensor by name and shape: normal noise, and ones."""
+    random = np.random.default_rng(seed)
+
+    def noise(name: str, *shape: int, deviation: float | None = None) -> None:
+        values = random.normal(0, deviation or shape[-1] ** -0.5, shape)
+        writer.add_tensor(name, values.astype(np.float32))
+
+    def ones(name: str, *shape: int) -> None:
+        writer.add_tensor(name, np.ones(shape, np.float32))
+
+    return noise, ones
 
 
 def _copy_tokenizer(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:

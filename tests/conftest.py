@@ -106,6 +106,13 @@ def recurrent_model(built_models: ModuleType, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="session")
+def toy_target(built_models: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny llama of random weights that reads and writes bytes."""
+    path: Path = built_models.write_llama(tmp_path_factory.mktemp("models") / "toy.gguf")
+    return path
+
+
+@pytest.fixture(scope="session")
 def renumbered_model(
     built_models: ModuleType, default_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

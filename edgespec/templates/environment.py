@@ -1,23 +1,28 @@
-"""The sandbox: which filters, methods and globals there are, and that all of them are metered."""
+"""The sandbox: which filters, methods and globals there are, and that all of them are metered.
+
+A template is rewritten before it is compiled: it speaks a dialect, and gets hooks in its syntax
+tree wherever Jinja2 has none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import wraps
 from typing import Any
 
-from jinja2 import nodes
+from jinja2 import TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
-from jinja2.ext import LoopControlExtension
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.lexer import Token, TokenStream
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro, TemplateReference, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
 
 from edgespec.templates import filters
-from edgespec.templates.meter import Meter, check_needles
-from edgespec.templates.rewriting import HOOK, Dialect, add_hooks
+from edgespec.templates.meter import LimitError, Meter, check_needles
 
 __all__ = ["Environment", "RefusedError"]
 
@@ -48,6 +53,8 @@ _METHODS: tuple[tuple[type, frozenset[str]], ...] = (
     (tuple, frozenset(("count", "index"))),
 )
 _OPEN = (LoopContext, Macro, Namespace, TemplateReference, Undefined)
+_HOOK = "#"  # starts the names of filters that only rewritten templates can call
+_SOURCE_TOKENS = 30_000
 
 
 class RefusedError(Exception):
@@ -64,7 +71,7 @@ class Environment(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             finalize=self._printable,
-            extensions=[LoopControlExtension, Dialect],
+            extensions=[LoopControlExtension, _Dialect],
             cache_size=0,
         )
         self.meter = Meter([], {})
@@ -83,10 +90,10 @@ class Environment(ImmutableSandboxedEnvironment):
         }
         tests: dict[str, Any] = dict(self.tests)
         self.filters = {name: self._metered(f) for name, f in (usual | own).items()} | {
-            HOOK + "made": self._made,
-            HOOK + "compared": self._compared,
-            HOOK + "stepping": self._stepping,
-            HOOK + "concatenate": self._concatenate,
+            _HOOK + "made": self._made,
+            _HOOK + "compared": self._compared,
+            _HOOK + "stepping": self._stepping,
+            _HOOK + "concatenate": self._concatenate,
         }
         self.tests = {name: self._metered(test) for name, test in tests.items()}
         self.globals = {
@@ -113,7 +120,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = Parser(self, source, name, filename).parse()
-        add_hooks(template)
+        _add_hooks(template)
         template.set_environment(self)
         return template
 
@@ -249,3 +256,77 @@ def _short_needles(method: Callable[..., Any]) -> Callable[..., Any]:
         return method(*args, **kwargs)
 
     return checked
+
+
+# -- before it is compiled ------------------------------------------------------------------
+
+
+class _Dialect(Extension):
+    """``{% generation %}``, and a bound on the time that compiling takes.
+
+    The block marks the assistant's words for training; here it only groups.
+    """
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
+        """The tokens of the source, up to a number that no chat template comes near."""
+        for count, token in enumerate(stream):
+            if count >= _SOURCE_TOKENS:
+                raise LimitError("is too complex")
+            yield token
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """The block as an ordinary scope."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def _add_hooks(template: nodes.Template) -> None:
+    """Put a hook wherever compiled templates do something that Jinja2 has no hook for."""
+    _Rewriter().visit(template)  # in place, as the root stays
+
+
+class _Rewriter(NodeTransformer):
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _hook("concatenate", *node.nodes)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.expr = _hook("compared", node.expr)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _hook("made", node) if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
+        return self._visit_display(node, node.items)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
+        if node.ctx != "load":
+            return node
+        return self._visit_display(node, node.items)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
+        parts = [part for pair in node.items for part in (pair.key, pair.value)]
+        return self._visit_display(node, parts)
+
+    def _visit_display(self, node: nodes.Literal, items: Sequence[nodes.Expr]) -> nodes.Node:
+        constant = all(isinstance(item, nodes.Const) for item in items)
+        self.generic_visit(node)
+        return node if constant else _hook("made", node)
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        if node.recursive:
+            raise TemplateSyntaxError("recursive loops are not supported", node.lineno)
+        self.generic_visit(node)
+        node.iter = _hook("stepping", node.iter)
+        return node
+
+
+def _hook(name: str, *args: nodes.Node) -> nodes.Filter:
+    first, *rest = args
+    return nodes.Filter(first, _HOOK + name, rest, [], None, None, lineno=first.lineno)

@@ -15,17 +15,12 @@ from edgespec.distill.prompts import SelfPrompts
 from edgespec.distill.target import DraftVocabulary, TargetWeights, choose_vocabulary
 from edgespec.distill.writing import write_corpus
 from edgespec.templates import ChatTemplate
-from tests.distill.toy import WIDTH, write_toy
+from tests.built_models import WIDTH
 
 if TYPE_CHECKING:
     from edgespec.distill.draft import Teacher
 
 LAYERS = (1, 2, 3)
-
-
-@pytest.fixture(scope="session")
-def toy_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_toy(tmp_path_factory.mktemp("models") / "toy.gguf")
 
 
 @pytest.fixture(scope="session")

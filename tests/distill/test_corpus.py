@@ -18,7 +18,7 @@ from edgespec.distill.writing import TEMPERATURES, write_corpus
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.gguf.header import read_header
 from edgespec.templates import ChatTemplate
-from tests.distill.toy import WIDTH
+from tests.built_models import WIDTH
 
 
 def test_what_is_kept_is_what_the_target_computes(corpus: Corpus, toy_target: Path) -> None:

@@ -22,8 +22,9 @@ from edgespec.distill.eagle import Eagle, EagleShape
 from edgespec.distill.export import Provenance, read_draft, write_draft
 from edgespec.distill.target import TargetWeights
 from edgespec.distill.train import Schedule, Trainer, measure_acceptance
+from edgespec.registry.header import read_header
+from tests.built_models import WIDTH
 from tests.distill.conftest import LAYERS
-from tests.distill.toy import WIDTH
 
 PROVENANCE = Provenance("toy", "0" * 64, "1" * 64, "itself", 10, 20, 0.9, [0.5], [0.4], {"a": 1})
 EPSILON = 1e-5
