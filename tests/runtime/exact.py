@@ -21,6 +21,13 @@ def unfiltered(seed: int, **filters: Any) -> SamplingParameters:
     )
 
 
+def run(engine: Any, prompt: Any, sampling: Any, count: int = 32, **options: Any) -> Any:
+    """The stream of a whole answer, which has at least one token."""
+    stream = engine.generate(prompt, sampling, GenerationLimits(max_tokens=count), **options)
+    assert stream.result.tokens
+    return stream
+
+
 def emitted(engine: Any, prompt: str, sampling: Any, count: int, **options: Any) -> list[int]:
     stream = engine.generate(prompt, sampling, GenerationLimits(max_tokens=count), **options)
     return list(stream.result.tokens)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.backend import capabilities
 from edgespec.control.budget import fixed_budget
 from edgespec.drafters import CrossVocabularyDrafter, ModelDrafter
-from edgespec.errors import NumericalError, PairingError
+from edgespec.errors import PairingError
+from tests.runtime.exact import GREEDY, run, unfiltered
 
-GREEDY = SamplingParameters(temperature=0.0)
 TEXTS = (0, 1, 9, 14, 18, 19)  # of the prompts: prose, code, JSON, German, Chinese, emoji
 
 pytestmark = pytest.mark.skipif(
@@ -32,18 +29,6 @@ def foreign(renumbered_model: Path, reworded_model: Path) -> dict[str, str]:
     return {"renumbered": str(renumbered_model), "reworded": str(reworded_model)}
 
 
-def unfiltered(seed: int, **filters: Any) -> SamplingParameters:
-    return SamplingParameters(
-        **{"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": seed, **filters}
-    )
-
-
-def run(engine: Engine, prompt: Any, sampling: Any, count: int = 24, **options: Any) -> Any:
-    stream = engine.generate(prompt, sampling, GenerationLimits(max_tokens=count), **options)
-    assert stream.result.tokens
-    return stream
-
-
 @pytest.mark.parametrize("draft", ["renumbered", "reworded"])
 def test_greedy_text_equals_plain_decoding(
     draft: str, foreign: dict[str, str], open_engine: Any, prompts: tuple[str, ...]
@@ -52,8 +37,8 @@ def test_greedy_text_equals_plain_decoding(
     assert isinstance(engine.drafter, CrossVocabularyDrafter)
     proposed = accepted = 0
     for index in TEXTS:
-        stream = run(engine, prompts[index], GREEDY)
-        assert stream.result.tokens == run(plain, prompts[index], GREEDY).result.tokens
+        stream = run(engine, prompts[index], GREEDY, 24)
+        assert stream.result.tokens == run(plain, prompts[index], GREEDY, 24).result.tokens
         proposed += stream.statistics.proposed
         accepted += stream.statistics.accepted
         cache = engine.drafter.context
@@ -68,7 +53,7 @@ def test_a_drafter_of_the_same_ids_accepts_as_much(
     rates = []
     for draft in (foreign["renumbered"], drafts["itself"]):
         engine = open_engine(draft=draft)
-        runs = [run(engine, prompts[index], unfiltered(index)).statistics for index in TEXTS]
+        runs = [run(engine, prompts[index], unfiltered(index), 24).statistics for index in TEXTS]
         rates.append(sum(s.accepted for s in runs) / sum(s.proposed for s in runs))
     assert isinstance(open_engine(draft=drafts["itself"]).drafter, ModelDrafter)
     assert rates[1] == 1.0
@@ -120,8 +105,8 @@ def test_conversations_shifts_and_ends_inside_a_block(
     assert shifted[0] == shifted[1]
     first, second = prompts[0] + "Waves", prompts[0] + "Stars and"
     for prompt_text in (first, second, first):
-        assert run(engine, prompt_text, GREEDY).result.tokens == (
-            run(plain, prompt_text, GREEDY).result.tokens
+        assert run(engine, prompt_text, GREEDY, 24).result.tokens == (
+            run(plain, prompt_text, GREEDY, 24).result.tokens
         )
 
 
@@ -137,24 +122,6 @@ def test_a_draft_that_knows_no_allowed_token_proposes_nothing(
     assert stream.statistics.proposed == 0
 
 
-def test_broken_weights_of_the_draft_are_named(
-    foreign: dict[str, str], default_model: Path, tmp_path: Path
-) -> None:
-    from gguf import GGUFReader
-
-    broken = tmp_path / "broken.gguf"
-    data = bytearray(Path(foreign["renumbered"]).read_bytes())
-    norm = next(
-        t for t in GGUFReader(foreign["renumbered"]).tensors if t.name == "output_norm.weight"
-    )
-    data[norm.data_offset : norm.data_offset + 128] = np.full(32, np.inf, np.float32).tobytes()
-    broken.write_bytes(bytes(data))
-    # A fixed k: the draft is asked, whatever it costs.
-    options = EngineOptions(draft=str(broken), k=3, threads=2, context=256)
-    with Engine(default_model, options) as engine, pytest.raises(NumericalError, match="broken"):
-        run(engine, "sea", GREEDY)
-
-
 def test_the_choice_is_explained_or_refused(
     foreign: dict[str, str], recurrent_model: Path, default_model: Path, open_engine: Any
 ) -> None:
@@ -164,47 +131,6 @@ def test_the_choice_is_explained_or_refused(
     options = EngineOptions(draft=str(recurrent_model), threads=2)
     with pytest.raises(PairingError, match=r"only 237 tokens.*33% of"):
         Engine(default_model, options)
-
-
-def test_rejection_sampling_has_the_targets_joint_distribution(
-    foreign: dict[str, str], open_engine: Any, plain: Any
-) -> None:
-    """Three tokens end to end against the product of p, at a false-alarm rate of 1e-3."""
-    runs, length, top_k, prompt = 500, 3, 3, "A B C A B C A B"
-    start = open_engine().tokenize(prompt).tolist()
-    exact: dict[tuple[int, ...], float] = {(): 1.0}
-    for _ in range(length):
-        exact = {
-            (*path, token): chance * p
-            for path, chance in exact.items()
-            for token, p in filtered(plain, [*start, *path], top_k).items()
-        }
-    assert math.isclose(sum(exact.values()), 1.0, rel_tol=1e-6)
-    engine = open_engine(draft=foreign["reworded"], k=2)
-    counts: Counter[tuple[int, ...]] = Counter()
-    proposed = accepted = 0
-    for seed in range(runs):
-        sampling = unfiltered(seed, top_k=top_k, temperature=1.5)
-        stream = run(engine, prompt, sampling, length, accept="rejection")
-        counts[stream.result.tokens] += 1
-        proposed += stream.statistics.proposed
-        accepted += stream.statistics.accepted
-    assert 0 < accepted < proposed
-    assert set(counts) <= set(exact)
-    common = [path for path, chance in exact.items() if chance * runs >= 5]
-    observed = np.array([counts[path] for path in common] + [0])
-    expected = np.array([exact[path] * runs for path in common] + [0.0])
-    observed[-1], expected[-1] = runs - observed.sum(), runs - expected.sum()
-    used = expected > 1e-6
-    assert stats.chisquare(observed[used], expected[used]).pvalue > 1e-3
-
-
-def filtered(plain: Any, tokens: list[int], top_k: int) -> dict[int, float]:
-    """Top-k and temperature 1.5, in NumPy, on plain logits."""
-    logits = plain.logits(tokens).astype(np.float64)
-    kept = np.argsort(-logits, kind="stable")[:top_k]
-    weights = np.exp((logits[kept] - logits[kept].max()) / 1.5)
-    return dict(zip(kept.tolist(), (weights / weights.sum()).tolist(), strict=True))
 
 
 @pytest.mark.parametrize(("name", "rate"), [("qwen-coder-0.5b.gguf", 0.1)])
