@@ -2,7 +2,7 @@
 
 Logit bias, penalties, DRY, top-n-sigma, top-k, typical-p, top-p, min-p, XTC, temperature,
 softmax; with Mirostat only logit bias, temperature, truncation, softmax. Everything happens in
-arrays that the caller owns; the row of logits is read where llama.cpp left it.
+arrays that the caller owns; the row of logits is read in llama.cpp's own memory.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _filtered(
 def _unfiltered(
     logits: Float32Array, temperature: float, p: Float32Array, workspace: Workspace
 ) -> int:
-    """Greedy choice or softmax of the whole row: nothing has to be selected."""
+    """Choose greedily, or take the softmax of the whole row: nothing has to be selected."""
     best = argmax(logits)
     if best < 0:
         return BROKEN
@@ -98,7 +98,7 @@ def _unfiltered(
 
 @kernel
 def _keeps_all(arguments: FilterArguments, without_top: bool, n_vocab: int) -> bool:
-    """Whether no filter can change the result; at temperature 0 only few can."""
+    """Return whether no filter can change the result; at temperature 0 few can."""
     if arguments.typical_p < 1.0 or without_top or arguments.dynatemp_range > 0.0:
         return False
     return arguments.temperature <= 0.0 or (
@@ -121,22 +121,22 @@ def distribution(
     position: int = 0,
     mu: float = math.inf,
 ) -> int:
-    """p at the prefix ``history[:length]``: the target's (or the draft's) filtered softmax.
+    """Compute p at the prefix ``history[:length]``: the filtered softmax of target or draft.
 
     Args:
-        logits: float32 (n_vocab,), a view into llama.cpp's memory. A few entries are edited for
-            bias and penalties, and put back before returning.
-        history: int32, the tokens so far, proposals of the running block included.
+        logits: float32 (n_vocab,), a view into llama.cpp's memory. Bias and penalties change a
+            few entries, which are restored before returning.
+        history: int32, the tokens so far, including the proposals of the current block.
         length: how many entries of `history` are the prefix.
         arguments: `FilterArguments`.
         p: float32 (n_vocab,), overwritten with the distribution; zero outside the candidates.
         workspace: `Workspace`; its `tokens` lists the candidates afterwards, in no order.
-        seed, position: which coin XTC tosses; without XTC they mean nothing.
-        mu: how many bits of surprise Mirostat allows; without Mirostat it means nothing.
+        seed, position: decide which coin XTC tosses; unused without XTC.
+        mu: how many bits of surprise Mirostat allows; unused without Mirostat.
 
     Returns:
-        The number of candidates, the tokens that may have p > 0; 0 when there is nothing to
-        choose from (all logits -inf); -1 when a logit is NaN or +inf.
+        The number of candidates, the tokens that may have p > 0; 0 if there is nothing to choose
+        from (all logits are -inf); -1 if a logit is NaN or +inf.
     """
     n_edited = apply_bias(logits, arguments, workspace)
     n_edited = apply_penalties(logits, history, length, arguments, n_edited, workspace)

@@ -1,7 +1,7 @@
-"""Selection of the largest few out of many without sorting them all.
+"""Select the largest few of many values without sorting them all.
 
-A binary max-heap over parallel arrays (keys, tokens): built in O(n), popped in O(log n). Ties
-go to the smaller token id, so that a selection never depends on the order of its input.
+A binary max-heap over parallel arrays (keys, tokens): built in O(n), popped in O(log n). Among
+equal keys the smaller token id comes first, so a selection never depends on the input's order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from edgespec.sampling.kernel import kernel
 
 __all__ = ["collect", "heapify", "keep_largest", "pop"]
 
-_BLOCK = 64  # values looked at together, with vector instructions, before any is looked at alone
+_BLOCK = 64  # values compared together, with vector instructions, before any is looked at alone
 
 
 @kernel
@@ -58,7 +58,7 @@ def pop(keys: Float32Array, tokens: Int32Array, size: int) -> None:
 
 @kernel
 def _count_not_below(values: Float32Array, start: int, stop: int, floor: np.float32) -> int:
-    """How many of ``values[start:stop]`` are `floor` or more, or NaN."""
+    """Count the entries of ``values[start:stop]`` that are `floor` or more, or NaN."""
     hits = np.int32(0)
     for i in range(start, stop):
         hits = np.int32(hits + np.int32(not (values[i] < floor)))
@@ -69,8 +69,8 @@ def _count_not_below(values: Float32Array, start: int, stop: int, floor: np.floa
 def keep_largest(values: Float32Array, limit: int, keys: Float32Array, tokens: Int32Array) -> bool:
     """Put the `limit` largest entries of `values` into keys and tokens, in no order.
 
-    One pass with a min-heap of `limit` entries: nearly every block of values loses against its
-    top as a whole.
+    One pass with a min-heap of `limit` entries: nearly every block of values lies below the
+    heap's top as a whole and is skipped.
 
     Args:
         values: float32 (n,).
@@ -78,9 +78,9 @@ def keep_largest(values: Float32Array, limit: int, keys: Float32Array, tokens: I
         keys, tokens: float32 and int32, at least `limit` long; overwritten.
 
     Returns:
-        False if there is a NaN among the values; keys and tokens then mean nothing.
+        False if one of the values is NaN; keys and tokens are then undefined.
     """
-    # Negated on the way in, so that the same max-heap has the entry to drop next on top: the
+    # Negated on the way in, so that the top of the max-heap is the entry to drop next: the
     # smallest value and, among equal values, the largest token id.
     for token in range(limit):
         if np.isnan(values[token]):
@@ -104,10 +104,10 @@ def keep_largest(values: Float32Array, limit: int, keys: Float32Array, tokens: I
 
 @kernel
 def collect(values: Float32Array, floor: np.float32, keys: Float32Array, tokens: Int32Array) -> int:
-    """Put the entries of `values` that are `floor` or more into keys and tokens; their number.
+    """Put the entries of `values` that are `floor` or more into keys and tokens; count them.
 
-    Blocks in which all or none are wanted, the usual case, are treated as a whole. No value may
-    be NaN.
+    A block of which all or no entries are wanted, the usual case, is handled as a whole. No value
+    may be NaN.
     """
     count = 0
     for start in range(0, len(values), _BLOCK):

@@ -1,9 +1,8 @@
 """The decorator of every compiled function: native code without the interpreter lock, cached.
 
-Numba keys its cache by the file of one function, not by those of the functions it calls. Here
-the folder's name has a hash over the sources of all kernels a room can call, so that no stale
-code is ever loaded, and the folder is the user's, so that a read-only installation is as fast as
-any other.
+Numba keys its cache by the file of one function, not by those of the functions it calls. So the
+name of our cache folder has a hash over the sources of all kernels that a package can call: stale
+code is never loaded. The folder is the user's, so that a read-only installation is as fast as any.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from edgespec.files import cache_root
 
 __all__ = ["cache_folder", "kernel", "native_callback"]
 
-_ROOMS = ("sampling", "speculation", "control", "drafters")
-"""Each may call kernels of those before it."""
+_PACKAGES = ("sampling", "speculation", "drafters", "tuning")
+"""Each may call kernels of the ones before it."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def kernel(function: Function) -> Function:
-    """Compile at the first call, or load from the cache; releases the interpreter lock.
+    """Compile at the first call, or load from the cache; release the interpreter lock.
 
-    To a type checker the kernel is the function it was made from: calls are checked.
+    Type checkers see the function that the kernel was made from, so calls are checked.
     """
     compiled = numba.njit(nogil=True)(function)
     with _numba_cache(function) as usable:
@@ -41,7 +40,7 @@ def kernel(function: Function) -> Function:
 
 
 def native_callback(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile to a C function pointer that native code may call without the interpreter."""
+    """Compile to a C function pointer that native code can call without the interpreter."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         with _numba_cache(function) as usable:
@@ -51,13 +50,13 @@ def native_callback(signature: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 @cache
-def cache_folder(room: str = "sampling") -> Path | None:
-    """Where a room's compiled kernels are kept; None if no such folder can be written."""
-    package = Path(__file__).parent.parent
-    rooms = _ROOMS[: _ROOMS.index(room) + 1] if room in _ROOMS else (*_ROOMS, room)
+def cache_folder(package: str = "sampling") -> Path | None:
+    """Return the folder of a package's compiled kernels; None if it cannot be written."""
+    known = package in _PACKAGES
+    used = _PACKAGES[: _PACKAGES.index(package) + 1] if known else (*_PACKAGES, package)
     digest = hashlib.sha256()
-    for name in rooms:
-        for source in sorted((package / name).glob("*.py")):
+    for name in used:
+        for source in sorted((Path(__file__).parent.parent / name).glob("*.py")):
             digest.update(source.read_bytes())
     folder = cache_root() / "kernels" / digest.hexdigest()[:16]
     try:
@@ -69,7 +68,7 @@ def cache_folder(room: str = "sampling") -> Path | None:
 
 @contextmanager
 def _numba_cache(function: Callable[..., Any]) -> Iterator[bool]:
-    """Point Numba's cache at ours, for one function: the host program's own stays its own."""
+    """Use our cache folder for one function, and leave the host program's setting as it was."""
     package, _, rest = function.__module__.partition(".")
     folder = cache_folder(rest.partition(".")[0] if package == "edgespec" else "")
     before = numba.config.CACHE_DIR

@@ -1,15 +1,15 @@
 """Mirostat 2.0: truncation that steers the surprise of the emitted tokens towards a target.
 
 Basu et al. (2021), "Mirostat: a neural text decoding algorithm that directly controls
-perplexity", algorithm 2, as llama.cpp has it: tokens with a surprise of more than mu bits are cut
-off, and after each emitted token mu moves against the difference between its surprise, among
-the tokens that were left, and the target tau.
+perplexity", algorithm 2, as llama.cpp implements it: tokens with a surprise of more than mu bits
+are cut off. After each emitted token, mu moves against the difference between the token's surprise
+(among the tokens that were left) and the target tau.
 
-Why speculation stays exact. Along one generation, mu is a function of the tokens emitted so far:
+Why speculation stays exact. Within one generation, mu is a function of the tokens emitted so far:
 each step depends on the emitted token and on the p it was drawn from, not on who proposed it. So
-p is, as ever, a function of the path, provided that mu advances along the accepted path only;
-`edgespec.speculation.acceptance.verify_chain` sees to that. The draft may truncate with any mu,
-since its q is the distribution that its proposals really come from; it uses the current one.
+p is a function of the path, as without Mirostat, provided that mu advances along the accepted path
+only; `edgespec.speculation.acceptance.verify_chain` ensures that. The draft may truncate with any
+mu, because its q is the distribution that its proposals really come from; it uses the current mu.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LN2 = math.log(2.0)
 def truncated(
     logits: Float32Array, temperature: float, mu: float, p: Float32Array, workspace: Workspace
 ) -> int:
-    """p over the tokens whose surprise is at most mu bits, or the most likely token alone.
+    """Compute p over the tokens whose surprise is at most mu bits; at least the most likely one.
 
     Returns the number of candidates; 0 if all logits are -inf, `BROKEN` if one is NaN or +inf.
     """
@@ -61,6 +61,6 @@ def truncated(
 
 @kernel
 def advance_mu(mu: float, probability: float, arguments: FilterArguments) -> float:
-    """mu after a token was emitted that had this probability in p."""
+    """Return mu after a token was emitted that had this probability in p."""
     surprise = -math.log2(probability)
     return float(mu - arguments.mirostat_eta * (surprise - arguments.mirostat_tau))

@@ -32,13 +32,13 @@ _NO_BREAKER = "none"
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "s": " "}
 MIROSTAT_2 = 2
 _LARGEST = 1e38  # nearly the largest float32
-_LARGEST_PENALTY = 1e6  # times a logit, or the tokens of a context, it is far from that
+_LARGEST_PENALTY = 1e6  # times a logit or the tokens of a context it stays far below that
 
 
 class FilterArguments(NamedTuple):
     """`SamplingParameters` in the form the kernels take: plain numbers and arrays.
 
-    A filter that is off, or that Mirostat replaces, has the value that does nothing.
+    A filter that is off, or that Mirostat replaces, has the value that has no effect.
     """
 
     temperature: float
@@ -68,7 +68,7 @@ class FilterArguments(NamedTuple):
 
 
 def is_greedy(arguments: FilterArguments) -> bool:
-    """Whether p is one-hot at every prefix."""
+    """Return whether p is one-hot at every prefix."""
     return arguments.temperature <= 0.0 and arguments.dynatemp_range <= 0.0
 
 
@@ -80,7 +80,8 @@ class SamplingParameters:
     temperature. With Mirostat: logit bias, temperature, Mirostat, and nothing else.
 
     Attributes:
-        temperature: divides the logits of what the filters left; 0 takes the most likely token.
+        temperature: divides the logits of the tokens that the filters left; 0 takes the most
+            likely token.
         top_k: keep the k most likely tokens; 0 keeps all.
         typical_p: locally typical sampling (Meister et al. 2022); 1 turns it off.
         top_p: keep the smallest set of most likely tokens with this mass; 1 turns it off.
@@ -93,21 +94,21 @@ class SamplingParameters:
         seed: of every draw, 0 to 2**64 - 1.
         top_n_sigma: keep logits within so many standard deviations of the largest (Tang et al.
             2024); 0 or less is off.
-        dynatemp_range: the temperature moves within temperature -+ range, with the entropy of
-            the candidates (also at temperature 0); 0 is off.
+        dynatemp_range: the temperature varies from temperature - range to temperature + range
+            with the entropy of the candidates (also at temperature 0); 0 is off.
         dynatemp_exponent: bends that dependence; 1 is linear.
         dry_multiplier: of the DRY penalty, multiplier * base ** (length - allowed length), on
             tokens that would continue a repetition of that length; 0 is off.
-        dry_base: see there; at least 1.
+        dry_base: the base in that formula; at least 1.
         dry_allowed_length: shorter repetitions are not penalized.
         dry_window: how many recent tokens DRY looks at; -1 is the whole context.
-        dry_breakers: strings that a repetition does not reach across.
+        dry_breakers: strings that end a repetition.
         xtc_probability: how often XTC removes the most likely tokens; 0 is off.
-        xtc_threshold: it removes tokens at least this likely but the least likely one of them;
-            above 0.5 is off.
+        xtc_threshold: XTC removes all tokens at least this likely except the least likely of
+            them; above 0.5 is off.
         mirostat: 2 for Mirostat 2.0 (Basu et al. 2021) in place of every filter but bias and
             temperature; 0 is off.
-        mirostat_tau: the surprise it aims at, in bits for a token.
+        mirostat_tau: the surprise it aims at, in bits per token.
         mirostat_eta: how fast it adapts.
 
     Raises:
@@ -180,16 +181,16 @@ class SamplingParameters:
 
     @property
     def greedy(self) -> bool:
-        """Whether there is no choice: p has one token at every prefix."""
+        """Whether p has a single token at every prefix."""
         return is_greedy(self.filter_arguments())
 
     @property
     def uses_dry(self) -> bool:
-        """Whether the breakers have to be known as tokens."""
+        """Whether DRY is on, so that the breakers are needed as tokens."""
         return self.mirostat == 0 and self.dry_multiplier > 0.0 and self.dry_window != 0
 
     def filter_arguments(self, breakers: Int32Array = NO_BREAKERS) -> FilterArguments:
-        """The kernels' form of these parameters, with the breakers as tokens."""
+        """Return these parameters in the kernels' form, with the breakers as tokens."""
         arguments = FilterArguments(
             temperature=float(self.temperature),
             top_k=int(self.top_k),
@@ -227,11 +228,11 @@ _REPLACED: dict[str, Any] = {
     "dynatemp_range": 0.0,
     "xtc_probability": 0.0,
 }
-"""What would otherwise be done beside Mirostat, turned off."""
+"""Filters that Mirostat replaces, turned off."""
 
 
 def read_breakers(words: Sequence[str]) -> tuple[str, ...]:
-    r"""Breakers as they are typed: ``\n``, ``\t``, ``\r``, ``\s`` (a space); "none" for none."""
+    r"""Read breakers as users type them: ``\n``, ``\t``, ``\r``, ``\s`` (space), or "none"."""
     if tuple(words) == (_NO_BREAKER,):
         return ()
     return tuple(

@@ -36,7 +36,7 @@ _MOST_TOKENS = 20
 
 @kernel
 def apply_bias(logits: Float32Array, arguments: FilterArguments, workspace: Workspace) -> int:
-    """Add the user's biases; the number of edits."""
+    """Add the user's biases; return the number of edits."""
     n_edited = 0
     for i in range(len(arguments.bias_tokens)):
         token = arguments.bias_tokens[i]
@@ -54,7 +54,10 @@ def apply_penalties(
     n_edited: int,
     workspace: Workspace,
 ) -> int:
-    """Penalties of Keskar et al. (2019) and of OpenAI's API, as llama.cpp combines them."""
+    """Apply the penalties of Keskar et al. (2019) and of OpenAI's API as llama.cpp does.
+
+    Returns the number of edits so far.
+    """
     repeat = np.float32(arguments.repeat_penalty)
     frequency = np.float32(arguments.frequency_penalty)
     presence = np.float32(arguments.presence_penalty)
@@ -82,7 +85,7 @@ def apply_penalties(
 
 @kernel
 def _first_row(table: Int32Array, head: int) -> int:
-    """The first row of a breaker table whose head is not smaller, by bisection."""
+    """Find the first row of a breaker table whose head is not smaller, by bisection."""
     low, high = 0, len(table)
     while low < high:
         middle = (low + high) // 2
@@ -95,7 +98,7 @@ def _first_row(table: Int32Array, head: int) -> int:
 
 @kernel
 def _repetition_limit(history: Int32Array, length: int, recent: int, table: Int32Array) -> int:
-    """How many tokens lie behind the last breaker: a repetition can be no longer."""
+    """Count the tokens after the last breaker: no repetition can be longer."""
     for back in range(recent):
         head = history[length - 1 - back]
         longest = -1
@@ -116,7 +119,7 @@ def _repetition_limit(history: Int32Array, length: int, recent: int, table: Int3
 
 @kernel
 def _breaks_alone(token: int, table: Int32Array) -> bool:
-    """Whether this token by itself is a breaker; of its rows the table has that one first."""
+    """Return whether this token alone is a breaker: the first of its rows in the table says so."""
     row = _first_row(table, token)
     return bool(row < len(table) and table[row, 0] == token and table[row, 1] == 0)
 
@@ -125,11 +128,11 @@ def _breaks_alone(token: int, table: Int32Array) -> bool:
 def _count_repetitions(
     history: Int32Array, length: int, recent: int, limit: int, least: int, workspace: Workspace
 ) -> None:
-    """Into ``workspace.counts`` of each token: 1 + the longest repetition it would continue.
+    """Set ``workspace.counts`` of each token to 1 + the longest repetition it would continue.
 
-    For every distance back, how many of the last tokens stand there too, by the Z-algorithm
-    (Gusfield 1997, section 1.4) over the reversed text: O(recent). Where the workspace has no
-    room to remember these numbers they are counted each time anew: the same, but slower.
+    For every distance back, count how many of the last tokens stand there too: the Z-algorithm
+    (Gusfield 1997, section 1.4) over the reversed text, in O(recent). If the workspace is too
+    small to remember these numbers, they are counted again each time, which is slower.
     """
     repeats, longest = workspace.repeats, workspace.counts
     remembers = len(repeats) >= recent
@@ -163,7 +166,7 @@ def apply_dry(
     n_edited: int,
     workspace: Workspace,
 ) -> int:
-    """Subtract the penalty of each token that would continue a repetition; edits until now."""
+    """Penalize each token that would continue a repetition; return the number of edits so far."""
     window, allowed = arguments.dry_window, arguments.dry_allowed_length
     if arguments.dry_multiplier == 0.0 or window == 0:
         return n_edited
@@ -198,17 +201,17 @@ def breaker_table(
     piece: Callable[[int], bytes],
     tokenize: Callable[[str], npt.ArrayLike],
 ) -> Int32Array:
-    """The sequences of tokens in which a breaker occurs.
+    """List the sequences of tokens in which a breaker occurs.
 
     Args:
-        breakers: strings that are not empty; at most their first 40 bytes count.
+        breakers: strings that are not empty; only their first 40 bytes count.
         n_vocab: number of tokens.
-        piece: the bytes of a token, those of control tokens included.
-        tokenize: the tokens of a text, with nothing added before or after it.
+        piece: returns the bytes of a token, also of a control token.
+        tokenize: returns the tokens of a text, with nothing added before or after it.
 
     Returns:
-        int32 (n, 2 + longest tail), sorted. A row is a sequence: its first token, how many others
-        it has, and those.
+        int32 (n, 2 + longest tail), sorted. A row is a sequence: its first token, the number of
+        tokens after it, and those tokens.
     """
     pieces = [piece(token) for token in range(n_vocab)]
     found: set[tuple[int, ...]] = set()
@@ -227,7 +230,7 @@ def breaker_table(
 
 
 def _overlaps(word: bytes, breaker: bytes) -> Iterator[int]:
-    """How much of the breaker this word has: all of it, or each beginning that ends the word."""
+    """Yield how much of the breaker the word has: all of it, or each beginning that ends it."""
     if breaker in word:
         yield len(breaker)
         return
@@ -237,6 +240,6 @@ def _overlaps(word: bytes, breaker: bytes) -> Iterator[int]:
 
 
 def _tokens(data: bytes, tokenize: Callable[[str], npt.ArrayLike]) -> tuple[int, ...]:
-    # A cut inside of a character leaves bytes that are no text: the tokenizer sees U+FFFD.
+    # A cut inside a character leaves invalid bytes: the tokenizer sees U+FFFD.
     tokens = np.asarray(tokenize(data.decode("utf-8", "replace")), np.int32)
     return tuple(tokens.tolist()[:_MOST_TOKENS])

@@ -1,8 +1,8 @@
 """Counter-based randomness: a draw depends on (seed, position, purpose) and on nothing else.
 
 The mixing function is the finalizer of SplitMix64 (Steele, Lea and Flood 2014), applied to a
-Weyl sequence over each counter. Because no state is carried, a position that is drafted,
-rejected and drafted again sees the same number, whatever the drafter or the block length.
+Weyl sequence over each counter. No state is carried: a position that is drafted, rejected and
+drafted again sees the same number, whatever the drafter or the block length.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def _unit(x: np.uint64) -> float:
 
 @kernel
 def stream(seed: int, position: int, purpose: int) -> np.uint64:
-    """The 64-bit key of one draw: uint64 from (seed, position, purpose).
+    """Return the 64-bit key of one draw: uint64 from (seed, position, purpose).
 
-    The seed comes as int64 with the bits of the user's unsigned number, so that every call has
-    one signature.
+    The seed is an int64 with the bits of the user's unsigned number, so that all calls have the
+    same signature.
     """
     key = _mix(np.uint64(seed) + _WEYL)
     key = _mix(key + (np.uint64(position) + np.uint64(1)) * _WEYL)
@@ -66,19 +66,19 @@ def stream(seed: int, position: int, purpose: int) -> np.uint64:
 
 @kernel
 def uniform(seed: int, position: int, purpose: int) -> float:
-    """One float64 in the open interval (0, 1)."""
+    """Return one float64 in the open interval (0, 1)."""
     return _unit(stream(seed, position, purpose))
 
 
 @kernel
 def noise_uniform(key: np.uint64, token: int) -> float:
-    """The uniform behind token's noise under a `stream` key: float64 in (0, 1)."""
+    """Return the uniform number behind a token's noise under a `stream` key: float64 in (0, 1)."""
     return _unit(_mix(key + (np.uint64(token) + np.uint64(1)) * _WEYL))
 
 
 @kernel
 def race(weights: Float32Array, tokens: Int32Array, count: int, key: np.uint64) -> int:
-    """The winner of an exponential race: argmax of log w(v) + Gumbel(key, v).
+    """Return the winner of an exponential race: argmax of log w(v) + Gumbel(key, v).
 
     Gumbel-max (Gumbel 1954) in its exponential form: E(v) = -log u(v) is exponential, and
     argmin E(v) / w(v) is distributed as w normalized. Two distributions raced under one key

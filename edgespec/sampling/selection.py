@@ -1,7 +1,7 @@
 """Filters that keep a part of the candidates: top-n-sigma, top-k, typical-p, top-p, min-p.
 
-Each takes the number of candidates, which are the first entries of the workspace's keys and
-tokens, and leaves those it keeps there; it returns their number.
+Candidates are the first `count` entries of the workspace's keys and tokens. Each filter moves
+those it keeps to the front and returns their number.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = [
 BROKEN = -1  # a logit is NaN or +inf
 
 LEAST_LOGIT: np.float32 = np.float32(np.finfo(np.float32).min)
-"""What every logit but -inf reaches."""
+"""The smallest finite logit."""
 
 _ONE = np.float32(1.0)
 
 
 @kernel
 def _below(logit: np.float32, largest: np.float32) -> float:
-    """How far below the largest, in float64; 0 for -inf, which does not count."""
+    """Return how far a logit is below the largest, in float64; 0 for -inf, which is not counted."""
     below: float = float(logit) - float(largest) if logit > -np.inf else 0.0
     return below
 
@@ -82,7 +82,7 @@ def sigma_floor(logits: Float32Array, n_sigma: float) -> np.float32:
 
 @kernel
 def _min_p_floor(largest: np.float32, min_p: float) -> np.float32:
-    """The logit that min-p asks for; -inf when it is off."""
+    """Return the smallest logit that min-p keeps; -inf if it is off."""
     floor: np.float32 = largest + np.float32(math.log(min_p) if min_p > 0.0 else -math.inf)
     return floor
 
@@ -91,19 +91,19 @@ def _min_p_floor(largest: np.float32, min_p: float) -> np.float32:
 def select_all(
     logits: Float32Array, floor: np.float32, arguments: FilterArguments, workspace: Workspace
 ) -> int:
-    """Candidates without top-k: those not below a finite floor. Or `BROKEN`."""
+    """List the candidates without top-k: those not below a finite floor. Or return `BROKEN`."""
     best = argmax(logits)
     if best < 0:
         return BROKEN
     if arguments.typical_p >= 1.0 and arguments.top_p >= 1.0:
-        # Min-p comes first, then, and what it removes need not be written down.
+        # Min-p is then the first filter, and what it removes need not be listed.
         floor = max(floor, _min_p_floor(logits[best], arguments.min_p))
     return collect(logits, floor, workspace.keys, workspace.tokens)
 
 
 @kernel
 def select_top_k(logits: Float32Array, floor: np.float32, top_k: int, workspace: Workspace) -> int:
-    """Candidates after top-k: those of the k largest not below a finite floor. Or `BROKEN`."""
+    """List the k largest logits that are not below a finite floor. Or return `BROKEN`."""
     keys, tokens = workspace.keys, workspace.tokens
     if not keep_largest(logits, top_k, keys, tokens):
         return BROKEN
@@ -119,14 +119,14 @@ def select_top_k(logits: Float32Array, floor: np.float32, top_k: int, workspace:
 
 @kernel
 def surprisal(logit: np.float32, largest: np.float32, log_total: float) -> float:
-    """-log of a probability; log_total is that of the sum of exp(logit - largest)."""
-    # In float64: the difference of two float32 logits can be too large for one.
+    """Return -log of a probability; log_total is the log of the sum of exp(logit - largest)."""
+    # In float64: the difference of two float32 logits can exceed float32.
     return log_total - (float(logit) - float(largest))
 
 
 @kernel
 def select_typical(typical_p: float, count: int, workspace: Workspace) -> int:
-    """Locally typical sampling (Meister et al. 2022, eq. 8): smallest set by |surprisal - H|."""
+    """Keep the smallest set by |surprisal - H|: typical sampling (Meister et al. 2022, eq. 8)."""
     keys, tokens, order, logit_of = (
         workspace.keys,
         workspace.tokens,
@@ -156,12 +156,12 @@ def select_typical(typical_p: float, count: int, workspace: Workspace) -> int:
 
 @kernel
 def select_top_p(top_p: float, count: int, workspace: Workspace) -> int:
-    """Nucleus sampling (Holtzman et al. 2020): the fewest most likely tokens with mass top_p."""
+    """Keep the smallest nucleus with mass top_p: nucleus sampling (Holtzman et al. 2020)."""
     keys, tokens, order = workspace.keys, workspace.tokens, workspace.order
     largest = keys[argmax(keys[:count])]
     log_total = math.log(softmax(keys, count, largest, _ONE, order))
-    # Tokens below (1 - top_p) / count weigh less than 1 - top_p together: the nucleus is never
-    # among them, and leaving them out keeps the heap small. Half of it allows for rounding.
+    # All tokens below (1 - top_p) / count together weigh less than 1 - top_p, so none of them is
+    # in the nucleus; without them the heap is small. Half of that bound allows for rounding.
     floor = np.float32(0.5 * (1.0 - top_p) / count)
     likely = 0
     for i in range(count):

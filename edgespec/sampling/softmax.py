@@ -30,7 +30,7 @@ _MANTISSA_BITS = np.int32(23)
 
 @kernel
 def _ordered(bits: np.int32) -> np.int32:
-    """IEEE-754 bits as an integer with the order of the floats: NaNs lie outside [-inf, +inf]."""
+    """Turn IEEE-754 bits into an integer ordered as the floats; NaNs are outside [-inf, +inf]."""
     sign = np.int32(bits >> np.int32(31))
     ordered: np.int32 = np.int32(((bits & _MAGNITUDE) ^ sign) - sign)
     return ordered
@@ -38,10 +38,10 @@ def _ordered(bits: np.int32) -> np.int32:
 
 @kernel
 def argmax(logits: Float32Array) -> int:
-    """Index of the largest value of a float32 row, the first of equals.
+    """Return the index of the largest value of a float32 row, the first among equals.
 
-    -1 if any value is NaN or +inf. Compared as integers, which needs no second pass to find a
-    NaN.
+    -1 if any value is NaN or +inf. Values are compared as integers, so that NaNs are found in the
+    same pass.
     """
     bits = logits.view(np.int32)
     largest, smallest = _ordered(bits[0]), _ordered(bits[0])
@@ -70,7 +70,7 @@ def softmax(
     inverse_temperature: np.float32,
     out: Float32Array,
 ) -> float:
-    """Softmax of the first `count` values, at a temperature; the sum it was divided by.
+    """Write the softmax of the first `count` values at a temperature; return its divisor.
 
     exp((v - largest) / T) through 2**n * exp(r) with abs(r) <= ln(2) / 2 and the Taylor series
     of exp(r), to 1e-7; what is below 1e-37 of the largest becomes 0.
@@ -102,7 +102,7 @@ def softmax(
 
 @kernel
 def _sum(values: Float32Array, count: int) -> float:
-    """Sum in float64, in four strands that do not wait for each other."""
+    """Sum in float64, in four independent strands."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
     whole = count - count % 4
     for i in range(0, whole, 4):
@@ -127,7 +127,8 @@ def log_normalizer(
     Args:
         logits: float32 (n_vocab,).
         scratch: float32 (n_vocab,), overwritten.
-        ids: int32 (n,), n <= n_vocab; receives the most likely tokens, the first of equals first.
+        ids: int32 (n,), n <= n_vocab; receives the most likely tokens, of equals the smaller id
+            first.
         values: float32 (n,), receives their logits.
 
     Returns:
@@ -150,7 +151,7 @@ def log_normalizer(
 
 @kernel
 def _insert(token: int, value: np.float32, ids: Int32Array, values: Float32Array) -> None:
-    """Put a token where it belongs in a falling list; the last one falls out."""
+    """Insert a token into a descending list and drop the last one."""
     at = len(ids) - 1
     while at > 0 and values[at - 1] < value:
         ids[at], values[at] = ids[at - 1], values[at - 1]

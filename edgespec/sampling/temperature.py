@@ -20,7 +20,7 @@ _ONE = np.float32(1.0)
 
 @kernel
 def inverse(temperature: float) -> np.float32:
-    """1 / temperature, kept finite and above zero in float32."""
+    """Return 1 / temperature, kept finite and above zero in float32."""
     result: np.float32 = np.float32(min(max(1.0 / temperature, 1e-37), 1e37))
     return result
 
@@ -29,7 +29,7 @@ def inverse(temperature: float) -> np.float32:
 def dynamic_temperature(
     count: int, listed: int, arguments: FilterArguments, workspace: Workspace
 ) -> float:
-    """The temperature for how uncertain the model is: "entropy-based dynamic temperature".
+    """Return a temperature that depends on the model's uncertainty: "dynamic temperature".
 
     low + (high - low) * (H / log(listed)) ** exponent, where low and high are temperature minus
     and plus the range, and H is the entropy of the candidates at temperature 1: kalomaze (2023),
@@ -37,7 +37,7 @@ def dynamic_temperature(
 
     Args:
         count: number of candidates.
-        listed: the number whose logarithm is the largest possible entropy, at least `count`.
+        listed: at least `count`; its logarithm is the largest possible entropy.
         arguments: the range is above 0.
         workspace: holds the candidates.
     """
@@ -58,7 +58,7 @@ def dynamic_temperature(
 
 @kernel
 def one_hot(token: int, p: Float32Array, workspace: Workspace) -> int:
-    """All mass on one token; 1, the number of candidates."""
+    """Put all mass on one token; return 1, the number of candidates."""
     p[:] = 0
     p[token] = 1
     workspace.tokens[0] = token
@@ -67,7 +67,7 @@ def one_hot(token: int, p: Float32Array, workspace: Workspace) -> int:
 
 @kernel
 def most_likely(count: int, p: Float32Array, workspace: Workspace) -> int:
-    """All mass on the largest logit among the candidates, on the smallest id among equals."""
+    """Put all mass on the candidate with the largest logit; among equals, on the smallest id."""
     best = 0
     for i in range(1, count):
         if workspace.keys[i] > workspace.keys[best] or (
@@ -80,7 +80,7 @@ def most_likely(count: int, p: Float32Array, workspace: Workspace) -> int:
 
 @kernel
 def scatter(count: int, temperature: float, p: Float32Array, workspace: Workspace) -> int:
-    """Softmax of the candidates at this temperature into the dense row p; their number."""
+    """Write the candidates' softmax at this temperature into the dense row p; return `count`."""
     keys, tokens, order = workspace.keys, workspace.tokens, workspace.order
     softmax(keys, count, keys[argmax(keys[:count])], inverse(temperature), order)
     p[:] = 0

@@ -1,6 +1,6 @@
-"""The arrays in which one thread filters, so that no kernel allocates any.
+"""The arrays that one thread filters in, so that no kernel allocates any.
 
-They also remember the logits that bias and penalties change in llama.cpp's own memory.
+They also keep the old values of logits that bias and penalties change in llama.cpp's memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def make_workspace(n_vocab: int, n_history: int = 0) -> Workspace:
 
     Args:
         n_vocab: number of tokens.
-        n_history: the longest history. DRY is slow, but right, where it turns out longer.
+        n_history: the longest history. If it turns out longer, DRY is slow but still right.
     """
     return Workspace(
         keys=np.empty(n_vocab, np.float32),
@@ -56,7 +56,7 @@ def make_workspace(n_vocab: int, n_history: int = 0) -> Workspace:
 def edit(
     logits: Float32Array, token: int, value: float, n_edited: int, workspace: Workspace
 ) -> int:
-    """Change one logit and remember the old one; the number of edits until now."""
+    """Change one logit and remember the old value; return the number of edits so far."""
     workspace.edited[n_edited] = token
     workspace.saved[n_edited] = logits[token]
     logits[token] = value
@@ -65,6 +65,6 @@ def edit(
 
 @kernel
 def undo(logits: Float32Array, n_edited: int, workspace: Workspace) -> None:
-    """Put back what `edit` changed, the last first."""
+    """Restore what `edit` changed, the last change first."""
     for i in range(n_edited - 1, -1, -1):
         logits[workspace.edited[i]] = workspace.saved[i]

@@ -1,4 +1,4 @@
-"""XTC, "exclude top choices": now and then, the most likely tokens are taken away.
+"""XTC, "exclude top choices": with some probability, the most likely tokens are removed.
 
 By P. E. Weidmann (2024, text-generation-webui, pull request 6335): with a given probability, all
 tokens that are at least as likely as a threshold are removed, except for the least likely of them.
@@ -7,11 +7,11 @@ Why speculation stays exact. XTC tosses a coin for every position, so that the d
 sample from is the mixture p = (1 - c) p_whole + c p_excluded. Here the coin of a position comes
 from the counter-based stream: it is a function of (seed, position) and independent of the numbers
 that draw and accept tokens. Given the coin, the target's distribution is p_whole or p_excluded, a
-function of the prefix; whatever q the proposal came from, the acceptance rule emits a token
-distributed as that one, and averaged over the coin the token is distributed as the mixture.
-That holds for any q, also for one that depends on the coin. So the draft tosses the same coin
-instead of its own, which makes q resemble the distribution it is judged by. A position that is
-drafted, rejected and drafted again sees the same coin, as it does in plain decoding.
+function of the prefix. Whatever q the proposal came from, the acceptance rule emits a token with
+that distribution; averaged over the coin, the token has the mixture's distribution. This holds
+for any q, even one that depends on the coin. So the draft uses the same coin, which makes q
+resemble the distribution it is judged by. A position that is drafted, rejected and drafted again
+sees the same coin, as in plain decoding.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ONE = np.float32(1.0)
 
 @kernel
 def excludes_top(arguments: FilterArguments, seed: int, position: int) -> bool:
-    """The coin of this position: heads with ``arguments.xtc_probability``."""
+    """Toss this position's coin: True with probability ``arguments.xtc_probability``."""
     if arguments.xtc_probability <= 0.0:
         return False
     return bool(uniform(seed, position, PURPOSE_XTC) < arguments.xtc_probability)
@@ -39,9 +39,9 @@ def excludes_top(arguments: FilterArguments, seed: int, position: int) -> bool:
 
 @kernel
 def select_xtc(threshold: float, count: int, workspace: Workspace) -> int:
-    """Remove the candidates with at least this probability but the least likely one of them.
+    """Remove the candidates with at least this probability, except the least likely of them.
 
-    Among equally likely ones that is the one with the largest id. Returns how many are left.
+    Among equally likely ones, the one with the largest id stays. Returns how many are left.
     """
     keys, tokens, order = workspace.keys, workspace.tokens, workspace.order
     softmax(keys, count, keys[argmax(keys[:count])], _ONE, order)

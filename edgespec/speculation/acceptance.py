@@ -1,4 +1,4 @@
-"""Verification of a chain: walk the proposals, keep a prefix, add one token of the target's own."""
+"""Verify a chain: walk the proposals, keep a prefix, add one token of the target's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _rejection_step(
     seed: int,
     position: int,
 ) -> int:
-    """The token to emit for a proposal: the proposal itself, or its replacement.
+    """Return the token to emit for a proposal: the proposal itself or its replacement.
 
     Accept with min(1, p/q); otherwise draw from the residual (Leviathan et al. 2023, section 2.3;
     Chen et al. 2023, algorithm 2).
@@ -38,7 +38,7 @@ def _rejection_step(
         return replacement
     if p[proposal] > 0.0:
         return proposal
-    # Rounding left nothing of the residual; a token that the filters forbid is still no answer.
+    # Rounding left no residual mass, but a token that the filters forbid must not be emitted.
     return choose(p, tokens, count, ACCEPT_REJECTION, seed, position, PURPOSE_TARGET)
 
 
@@ -58,10 +58,10 @@ def verify_chain(
 
     The proposals are ``history[length:length + k]``. Position i has its own prefix
     ``history[:length + i]``, so penalties see what was proposed before it in the same block.
-    A proposal that was not drawn (one-hot q) is accepted if p's own draw is the same token: as
-    probable as by the rejection rule, and the text is the one plain decoding with that seed gives.
+    A proposal that was not drawn (one-hot q) is accepted if p's own draw is the same token. That
+    is as probable as under the rejection rule, and gives the text of plain decoding with that seed.
     Mirostat's mu advances over the emitted tokens, each with the p it was drawn from, and is
-    committed with them: it is then what plain decoding would have.
+    committed with them, so that it is what plain decoding would have.
 
     Args:
         logits: float32 (k + 1, n_vocab); row i follows the prefix of position i.

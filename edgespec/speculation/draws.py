@@ -1,4 +1,4 @@
-"""Drawing tokens from p, from q and from the residual of the two."""
+"""Draw tokens from p, from q and from the residual of the two."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BLOCK = 64
 
 @kernel
 def _mass(p: Float32Array, tokens: Int32Array, start: int, stop: int) -> float:
-    """Sum of p over ``tokens[start:stop]``, in four strands that do not wait for each other."""
+    """Sum p over ``tokens[start:stop]``, in four independent strands."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
     whole = stop - (stop - start) % 4
     for i in range(start, whole, 4):
@@ -36,8 +36,8 @@ def _mass(p: Float32Array, tokens: Int32Array, start: int, stop: int) -> float:
 
 @kernel
 def _invert(p: Float32Array, tokens: Int32Array, count: int, u: float) -> int:
-    """Inverse of the cumulative distribution of p over the listed tokens, at u in (0, 1)."""
-    # float32 rows do not sum to one exactly; scaling u leaves no mass unreachable.
+    """Invert the cumulative distribution of p over the listed tokens, at u in (0, 1)."""
+    # float32 rows do not sum to exactly 1; scaling u makes all mass reachable.
     goal = u * _mass(p, tokens, 0, count)
     mass = 0.0
     for start in range(0, count, _BLOCK):
@@ -50,7 +50,7 @@ def _invert(p: Float32Array, tokens: Int32Array, count: int, u: float) -> int:
             mass += p[tokens[i]]
             if mass > goal:
                 return int(tokens[i])
-    # Only rounding leads here: the last token that has mass.
+    # Only rounding leads here: take the last token that has mass.
     last = count - 1
     while last > 0 and p[tokens[last]] <= 0.0:
         last -= 1
@@ -67,7 +67,7 @@ def choose(
     position: int,
     purpose: int,
 ) -> int:
-    """One token from p, by the rule's own randomness: inverse CDF, or the shared race."""
+    """Draw one token from p with the rule's randomness: inverse CDF, or the shared race."""
     if count == 1:
         return int(tokens[0])
     if rule == ACCEPT_COUPLED:
@@ -79,7 +79,7 @@ def choose(
 def draw_proposal(
     q: Float32Array, tokens: Int32Array, count: int, rule: int, seed: int, position: int
 ) -> int:
-    """One token from q for this position: what a drafter that keeps q must use."""
+    """Draw one token from q for this position; a drafter that keeps q must use this."""
     return choose(q, tokens, count, rule, seed, position, PURPOSE_DRAFT)
 
 
@@ -93,7 +93,7 @@ def draw_residual(
     seed: int,
     position: int,
 ) -> int:
-    """One token from norm((p - q)+): Leviathan et al. (2023), algorithm 1.
+    """Draw one token from norm((p - q)+): Leviathan et al. (2023), algorithm 1.
 
     Args:
         p: float32 (n_vocab,).
@@ -102,8 +102,8 @@ def draw_residual(
         tokens, count: the support of p.
 
     Returns:
-        The token; -1 if the residual has no mass, which only rounding can bring about: p and q
-        are then equal and the caller accepts.
+        The token; -1 if the residual has no mass, which only rounding can cause: p and q are then
+        equal and the caller accepts.
     """
     total = 0.0
     for i in range(count):

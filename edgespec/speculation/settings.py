@@ -1,4 +1,4 @@
-"""How tokens are drawn in one generation: shared by the target's side and the draft's."""
+"""How tokens are drawn in one generation, by the target and by the draft."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class DrawSettings(NamedTuple):
         rule: ACCEPT_REJECTION or ACCEPT_COUPLED.
         arguments: the filters.
         seed: the bits of the user's 64-bit seed, as int64.
-        stream_offset: added to a token's position for its place in the random stream, so that a
-            conversation whose beginning was dropped does not draw the same numbers again.
+        stream_offset: added to a token's position to give its place in the random stream, so that
+            a conversation whose beginning was dropped does not draw the same numbers again.
         mu: float64 (1,), Mirostat's state of this generation: the bits of surprise allowed after
-            the committed tokens. `verify_chain` advances it; the draft only reads it. An empty
-            array stands for the start of a generation.
+            the committed tokens. `verify_chain` advances it; the draft only reads it. Empty at
+            the start of a generation.
     """
 
     rule: int
@@ -52,21 +52,21 @@ class DrawSettings(NamedTuple):
 
 @kernel
 def current_mu(settings: DrawSettings) -> float:
-    """Mirostat's state; twice tau at the start of a generation."""
+    """Return Mirostat's state; twice tau at the start of a generation."""
     if len(settings.mu) == 0:
         return 2.0 * settings.arguments.mirostat_tau
     return float(settings.mu[0])
 
 
 def new_mu(arguments: FilterArguments) -> Float64Array:
-    """Mirostat's state at the start of a generation."""
+    """Return Mirostat's state for the start of a generation."""
     return np.array([2.0 * arguments.mirostat_tau])
 
 
 def draw_settings(
     sampling: SamplingParameters, accept: str, breakers: Int32Array = NO_BREAKERS
 ) -> DrawSettings:
-    """Parameters and the name of an acceptance rule in the kernels' form, for one generation.
+    """Put parameters and the name of an acceptance rule into the kernels' form.
 
     Args:
         sampling: filters and seed.
@@ -74,7 +74,7 @@ def draw_settings(
         accept: one of `ACCEPTANCE_RULES`; "auto" is rejection, at temperature 0 greedy.
 
     Raises:
-        UsageError: unknown rule, or "greedy" where there is a choice between tokens.
+        UsageError: the rule is unknown, or "greedy" although the parameters leave a choice.
     """
     if accept not in ACCEPTANCE_RULES:
         raise UsageError(f"accept is {accept!r}: it is one of {', '.join(ACCEPTANCE_RULES)}")

@@ -1,4 +1,4 @@
-"""Chat templates: hostile Jinja rendered in a sandbox with limits."""
+"""Chat templates: Jinja programs that are not trusted, rendered in a sandbox with limits."""
 
 from edgespec.templates.template import ChatTemplate
 

@@ -1,7 +1,7 @@
-"""The sandbox: which filters, methods and globals there are, and that all of them are metered.
+"""The sandbox: the filters, methods and globals that templates have, all of them metered.
 
-A template is rewritten before it is compiled: it speaks a dialect, and gets hooks in its syntax
-tree wherever Jinja2 has none.
+A template is rewritten before it is compiled: its dialect is translated, and its syntax tree gets
+hooks where Jinja2 has none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STRING_METHODS = frozenset(
         *("splitlines", "startswith", "strip", "title", "upper"),
     )
 )
-# Their time is the product of both lengths in the worst case.
+# In the worst case their time is the product of both lengths.
 _SEARCHES = frozenset(
     (
         *("count", "find", "index", "lstrip", "partition", "rfind", "rindex", "rpartition"),
@@ -62,7 +62,7 @@ class RefusedError(Exception):
 
 
 class Environment(ImmutableSandboxedEnvironment):
-    """Compiles templates, and runs one at a time. Whoever renders sets a new ``meter`` before."""
+    """Compiles templates, and runs one at a time. Set a new ``meter`` before each rendering."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%", "-", "/", "//"))
 
@@ -113,7 +113,7 @@ class Environment(ImmutableSandboxedEnvironment):
         return metered
 
     def _with_meter(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, given the meter of the rendering that is going on."""
+        """Return the function with the current rendering's meter as its first argument."""
         return lambda *args, **kwargs: function(self.meter, *args, **kwargs)
 
     # -- what generated code calls --
@@ -125,24 +125,24 @@ class Environment(ImmutableSandboxedEnvironment):
         return template
 
     def _made(self, value: Any) -> Any:
-        """Pass on a value that was written out or sliced."""
+        """Account for a list, dict or slice that the template made, and return it."""
         self.meter.tick()
         return self.meter.made(value)
 
     def _compared(self, value: Any) -> Any:
-        """Pass on the left side of a comparison."""
+        """Measure the left side of a comparison, and return it."""
         self.meter.tick()
         self.meter.size(value)
         return value
 
     def _stepping(self, iterable: Iterable[Any]) -> Iterator[Any]:
-        """The items of a loop."""
+        """Yield the items of a loop, a tick each."""
         for item in iterable:
             self.meter.tick()
             yield item
 
     def _concatenate(self, *parts: Any) -> str:
-        """The operator ``~``."""
+        """Apply the operator ``~``."""
         return self.concat(map(str, parts))
 
     def concat(self, parts: Iterable[str]) -> str:
@@ -152,14 +152,14 @@ class Environment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Call anything from a template."""
         __self.meter.tick()
-        # Macros see their arguments as a tuple, so that calls can nest values as well.
+        # A macro gets its arguments as a tuple, so calls can nest values too.
         __self.meter.check_arguments((*args, *kwargs.values()))
         result = super().call(__context, __obj, *args, **kwargs)
         stored = isinstance(getattr(__obj, "__self__", None), dict)  # dict.get makes nothing
         return result if stored else __self.meter.made(result)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """An operator between two values."""
+        """Apply an operator to two values."""
         self.meter.tick()
         for value in (left, right):
             if isinstance(value, int):
@@ -182,23 +182,23 @@ class Environment(ImmutableSandboxedEnvironment):
             self.meter.check_bits(left.bit_length() * max(right, 0))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """``obj.attribute``."""
+        """Get ``obj.attribute``."""
         self.meter.tick()
         return self._bounded(super().getattr(obj, attribute))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """``obj[argument]``."""
+        """Get ``obj[argument]``."""
         self.meter.tick()
         return self._bounded(super().getitem(obj, argument))
 
     def _bounded(self, value: Any) -> Any:
-        """A method of a text or an object, made safe for any argument and measurable."""
+        """Make a method of a text or a dict safe for any argument, and measurable."""
         owner = getattr(value, "__self__", None)
         if isinstance(owner, dict) and callable(value):
             return value if value.__name__ == "get" else lambda: list(value())
         if not isinstance(owner, str) or not callable(value):
             return value
-        # Functions, as the text of anything else in a list would grow with what it holds.
+        # Plain functions: in a list, the text of a bound method would grow with what it holds.
         if value.__name__ == "join":
             return lambda items: filters.join(self.meter, owner, items)
         if value.__name__ == "replace":
@@ -206,7 +206,7 @@ class Environment(ImmutableSandboxedEnvironment):
         return _short_needles(value) if value.__name__ in _SEARCHES else value
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Whether a template may see it: by a list of what is known to be harmless."""
+        """Return whether a template may see it: only what is listed as harmless."""
         if not super().is_safe_attribute(obj, attr, value):
             return False
         if isinstance(obj, _OPEN):
@@ -214,10 +214,10 @@ class Environment(ImmutableSandboxedEnvironment):
         return any(isinstance(obj, kind) and attr in names for kind, names in _METHODS)
 
     def wrap_str_format(self, value: Any) -> None:
-        """No exception for ``str.format``: `is_safe_attribute` decides."""
+        """Make no exception for ``str.format``: `is_safe_attribute` decides."""
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
-        """Jinja2 would go on with an empty value."""
+        """Refuse, where Jinja2 would continue with an empty value."""
         raise SecurityError(f"{attribute!r} of a {type(obj).__name__} is not allowed")
 
     def _printable(self, value: Any) -> Any:
@@ -240,7 +240,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
 
 class _Namespace(Namespace):
-    """The only thing a template can change; it must not be a way to print endless values."""
+    """The only object a template can change; printing it must not print what it holds."""
 
     def __repr__(self) -> str:
         return "namespace"
@@ -262,7 +262,7 @@ def _short_needles(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Dialect(Extension):
-    """``{% generation %}``, and a bound on the time that compiling takes.
+    """The block ``{% generation %}``, and a bound on the time of compiling.
 
     The block marks the assistant's words for training; here it only groups.
     """
@@ -270,21 +270,21 @@ class _Dialect(Extension):
     tags = {"generation"}  # noqa: RUF012
 
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
-        """The tokens of the source, up to a number that no chat template comes near."""
+        """Yield the source's tokens, up to a number that no real chat template comes near."""
         for count, token in enumerate(stream):
             if count >= _SOURCE_TOKENS:
                 raise LimitError("is too complex")
             yield token
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The block as an ordinary scope."""
+        """Parse the block as an ordinary scope."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
 
 
 def _add_hooks(template: nodes.Template) -> None:
-    """Put a hook wherever compiled templates do something that Jinja2 has no hook for."""
+    """Put hooks where compiled templates do something that Jinja2 has no hook for."""
     _Rewriter().visit(template)  # in place, as the root stays
 
 

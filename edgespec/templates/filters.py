@@ -1,6 +1,6 @@
-"""Filters and methods written anew, as what they make or how long they take has no bound.
+"""Filters and methods rewritten because Jinja2's have no bound on time or on what they make.
 
-Those with a meter account for what they make before they make it.
+Those with a meter account for a value before they make it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DECIMALS = 64
 
 
 def join(meter: Meter, separator: str, items: Iterable[Any]) -> str:
-    """The texts with a separator between them."""
+    """Join texts with a separator."""
     parts: list[str] = []
     length = 0
     for item in items:
@@ -35,7 +35,7 @@ def join(meter: Meter, separator: str, items: Iterable[Any]) -> str:
 
 
 def replace(meter: Meter, /, text: str, old: str, new: str, count: int | None = None) -> str:
-    """The text with another in place of one that occurs in it."""
+    """Replace `old` by `new` in a text."""
     text, old, new = str(text), str(old), str(new)
     check_needles((old,))
     found = text.count(old)
@@ -46,7 +46,7 @@ def replace(meter: Meter, /, text: str, old: str, new: str, count: int | None = 
 
 
 def trim(value: Any, chars: str | None = None) -> str:
-    """The text without white space, or these characters, at its ends."""
+    """Strip white space, or these characters, from both ends of a text."""
     if chars is not None:
         check_needles((chars,))
     return str(value).strip(chars)
@@ -55,7 +55,7 @@ def trim(value: Any, chars: str | None = None) -> str:
 def indent(
     meter: Meter, /, text: str, width: int | str = 4, first: bool = False, blank: bool = False
 ) -> str:
-    """The text with its lines moved to the right."""
+    """Indent the lines of a text."""
     margin = width if isinstance(width, str) else " " * min(width, _INDENT + 1)
     if len(margin) > _INDENT:
         raise LimitError(f"indents by more than {_INDENT}")
@@ -74,7 +74,7 @@ def to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """The value as JSON."""
+    """Write a value as JSON."""
     # As in Hugging Face transformers: Jinja2's own escapes < > & ' for HTML.
     if indent is not None and not 0 <= indent <= _INDENT:
         raise LimitError(f"indents by more than {_INDENT}")
@@ -89,12 +89,12 @@ def to_json(
 
 
 def escape(value: Any) -> str:
-    """The text as HTML has it; not marked as such, as a chat template's output is no HTML."""
+    """Escape a text for HTML; the result is a plain str, because a prompt is not HTML."""
     return str(FILTERS["escape"](value))
 
 
 def round_number(value: Any, precision: int = 0, method: Any = "common") -> float:
-    """The number, rounded to some decimal places."""
+    """Round a number to some decimal places."""
     if not isinstance(value, (int, float)):
         raise TypeError(f"cannot round a {type(value).__name__}")
     if abs(precision) > _DECIMALS:

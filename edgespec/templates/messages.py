@@ -17,13 +17,13 @@ _ARGUMENTS_DEPTH = 4  # of message.tool_calls[i].function.arguments
 
 
 def plain_message(message: Message) -> dict[str, Any]:
-    """A copy of a message whose content is text or None.
+    """Copy a message; the copy's content is text or None.
 
-    Arguments of tool calls are objects in it, also where they are the text of one, as in OpenAI's
-    interface: templates write them out as JSON.
+    The copy has the arguments of tool calls as objects, even if the message has them as JSON text,
+    as in OpenAI's interface: templates write them as JSON.
 
     Raises:
-        UsageError: it is not of the form that `ChatTemplate.render` takes.
+        UsageError: the message is not of the form that `ChatTemplate.render` takes.
     """
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise UsageError("a message has to be an object with a role, e.g. 'user'")
@@ -57,7 +57,7 @@ def _called(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _object_or_text(text: str) -> Any:
-    """The JSON object that a text is; the text if it is anything else, as models write it."""
+    """Return the JSON object in a text; the text itself if it holds anything else."""
     try:
         value = plain(json.loads(text, parse_constant=_no_constant), _ARGUMENTS_DEPTH)
     except (ValueError, RecursionError):
@@ -70,7 +70,7 @@ def _no_constant(name: str) -> None:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """A copy in JSON's types, so that no caller's object is within a template's reach."""
+    """Copy a value into JSON's types, so that templates cannot reach the caller's objects."""
     if depth > _INPUT_DEPTH:
         raise UsageError("a message or a tool is nested too deeply")
     if value is None or type(value) in (str, bool, int, float):
@@ -85,7 +85,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def fold_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    """The conversation with its system text in front of the first user message."""
+    """Move the system text in front of the first user message; None if there is none."""
     if not messages or messages[0]["role"] != "system":
         return None
     rest = messages[1:]

@@ -1,4 +1,4 @@
-"""Limits on time and memory, and the accounting of what one rendering uses of them."""
+"""Limits on time and memory, and a meter of what one rendering has used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["LimitError", "Meter", "check_needles"]
 
-_VALUE = 1 << 20  # characters and items of one value, above what the input has
+_VALUE = 1 << 20  # characters and items of one value, besides those of the input
 _MEMORY = 1 << 25  # the same, of all values made in one rendering
 _SECONDS = 1.0
 _SECONDS_A_MESSAGE = 0.002
@@ -26,8 +26,8 @@ class LimitError(Exception):
 class Meter:
     """What one rendering may use, and has used.
 
-    A template may nest one list in another, so that a value of a few bytes stands for terabytes
-    when it is printed or compared. Sizes are therefore of the value as it would be written out.
+    A template can nest one list in another, so that a value of a few bytes becomes terabytes when
+    it is printed or compared. The size of a value is therefore its size when written out.
     """
 
     def __init__(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> None:
@@ -48,7 +48,7 @@ class Meter:
             self.check_time()
 
     def check_time(self) -> None:
-        """Stop when time is up; for what takes much longer than looking at the clock."""
+        """Stop when time is up; for calls that take much longer than looking at the clock."""
         if time.thread_time() > self._deadline:
             raise LimitError("takes too long")
 
@@ -64,7 +64,7 @@ class Meter:
         return value
 
     def made_text(self, length: int) -> None:
-        """Account for a new text, best before it is made."""
+        """Account for a new text, preferably before it is made."""
         self.check_length(length)
         self._spend(length)
 
@@ -83,7 +83,7 @@ class Meter:
         self.check_bits(value.bit_length())
 
     def check_bits(self, bits: int) -> None:
-        """The same, best before it is made."""
+        """Refuse a number of so many bits, preferably before it is made."""
         if bits > _INTEGER_BITS:
             raise LimitError("makes too large a number")
 
@@ -93,11 +93,11 @@ class Meter:
             raise LimitError("makes too large a list")
 
     def size(self, value: Any) -> int:
-        """Characters and items of a value written out."""
+        """Return the characters and items of a value written out."""
         return self._measure(value)[0]
 
     def _measure(self, value: Any) -> tuple[int, int]:
-        """Size and depth. Containers cannot change in the sandbox, so each is measured once."""
+        """Return size and depth; containers cannot change here, so each is measured once."""
         if isinstance(value, str):
             return len(value) + 1, 0
         if not isinstance(value, (list, tuple, dict)):
@@ -124,7 +124,7 @@ class Meter:
 
 
 def check_needles(values: Iterable[Any]) -> None:
-    """Refuse long arguments of functions that take long for them."""
+    """Refuse long arguments of functions that would take long for them."""
     if any(isinstance(value, str) and len(value) > _NEEDLE for value in values):
         raise LimitError(f"passes more than {_NEEDLE} characters where a few are expected")
 

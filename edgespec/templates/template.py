@@ -1,8 +1,8 @@
 """Chat templates: from a list of messages to the text a model was trained on.
 
-A template is a program that came with a downloaded file, so it is run as a hostile one: in
-Jinja2's immutable sandbox, with only the filters, methods and globals that chat templates use, and
-with a meter that bounds the processor time, the size of every value, and the sum of all values.
+A template is a program that came with a downloaded file, so it is not trusted: it runs in Jinja2's
+immutable sandbox, with only the filters, methods and globals that chat templates use, and with a
+meter that bounds processor time, the size of every value, and the sum of all values.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class ChatTemplate:
         source: Jinja2 text, as in a GGUF's ``tokenizer.chat_template``.
         bos_token: text of the token a conversation starts with, "" if there is none.
         eos_token: text of the token that ends one, "" if there is none.
-        control_texts: of all control tokens. Where they stand in what somebody else than the
-            assistant said, they are set between two `PLAIN`, and no tokenizer reads them as such.
-        now: what ``strftime_now`` formats; the local time by default.
+        control_texts: texts of all control tokens. In messages that are not the assistant's they
+            are put between two `PLAIN`, so that no tokenizer reads them as control tokens.
+        now: returns what ``strftime_now`` formats; the local time by default.
 
     Raises:
         TemplateError: it is too large or does not compile.
@@ -73,10 +73,10 @@ class ChatTemplate:
 
     @classmethod
     def from_model(cls, header: GGUFHeader, vocabulary: Vocabulary) -> ChatTemplate:
-        """The template of a model's file.
+        """Return the template of a model's file.
 
         Raises:
-            TemplateError: the file has none, or as for the constructor.
+            TemplateError: the file has none, it is too large, or it does not compile.
         """
         if not header.chat_template:
             raise TemplateError(f"{header.path.name} has no chat template: {_INSTEAD}")
@@ -95,11 +95,10 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **extra: Any,
     ) -> str:
-        """The text of a conversation, with special tokens written out.
+        """Return the text of a conversation, with special tokens written out.
 
         Text parts of a message are joined by line breaks. If the template refuses a conversation
-        that begins with a system message, and takes it with that text put in front of the first
-        user message, the latter is returned.
+        that begins with a system message, that text is put in front of the first user message.
 
         Args:
             messages: each with a "role" and usually a "content": text, a list of parts of type
@@ -129,7 +128,7 @@ class ChatTemplate:
             raise _failure(f"refuses this conversation ({_shown(error)})") from None
 
     def _plain(self, message: dict[str, Any]) -> dict[str, Any]:
-        # What the assistant said was made of tokens; some templates look for theirs in it.
+        # The assistant's text was made of tokens, and some templates look for theirs in it.
         if self._control and message["role"] != "assistant" and message.get("content"):
             message["content"] = self._control.sub(_set_apart, message["content"])
         return message
@@ -148,7 +147,7 @@ class ChatTemplate:
 
 
 def _control_texts(header: GGUFHeader, vocabulary: Vocabulary) -> set[str]:
-    """Of the tokens that the tokenizer finds in a text only where it is allowed to."""
+    """Return the texts that a tokenizer reads as control tokens, if it is allowed to."""
     found = set(vocabulary.end_tokens)
     found.update(i for i, kind in enumerate(header.token_types()) if kind in _CONTROL)
     return {vocabulary.decode([token], special=True) for token in found}
@@ -193,7 +192,7 @@ def _failure(what: str) -> TemplateError:
 
 
 def _shown(text: Any) -> str:
-    """Somebody else's words, fit for one line of a terminal."""
+    """Make foreign text fit for one line of a terminal."""
     line = " ".join(re.sub(r"[^\S\n]|\n", " ", str(text)[: 4 * _SHOWN]).split())
     line = "".join(char if char.isprintable() else "?" for char in line)
     return line if len(line) <= _SHOWN else line[:_SHOWN] + "..."
