@@ -1,1 +1,1 @@
-"""Makes drafts: text in a target's own words, a small model trained on it, and the proof."""
+"""Make a draft: text in the target's own words, a small model trained on it, and the proof."""

@@ -1,4 +1,4 @@
-"""Rows of training text: conversations end to end, cut to one length, in an order by seed."""
+"""Rows of training text: conversations end to end, cut to one length, in a seeded order."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Batch(NamedTuple):
 
     Attributes:
         tokens: int64, the target's ids.
-        segments: int64, which conversation of the row a token belongs to; -1 behind the last.
+        segments: int64, the conversation of the row that a token belongs to; -1 after the last.
         positions: int64, in the conversation.
-        judged: bool, an answer's token follows, in the same row.
+        judged: bool, whether a token of an answer follows in the same row.
         hidden: float32 (rows, length, width).
         layers: float32 (rows, length, layers * width).
         top: int64, the target's most likely next token.
@@ -38,14 +38,14 @@ class Batch(NamedTuple):
 
 
 class Batches:
-    """The conversations again and again, in another order each time.
+    """Endless batches: all conversations again and again, in a new order each time.
 
-    Which rows a cursor stands for depends on the corpus and the seed alone, so that an
-    interrupted training can go on where it was.
+    The rows of a cursor depend on the corpus and the seed alone, so that an interrupted training
+    can continue where it stopped.
 
     Args:
-        corpus: where they are.
-        conversations: which.
+        corpus: has the text.
+        conversations: those to use.
         rows, length: of a batch.
         seed: of the orders.
     """
@@ -67,7 +67,7 @@ class Batches:
         self.batches = -(-int(self._lengths.sum()) // (rows * length))
 
     def batch(self, cursor: int) -> Batch:
-        """The batch at a cursor, which counts from 0 over all repetitions."""
+        """Return the batch at a cursor, which counts from 0 over all repetitions."""
         epoch, index = divmod(cursor, self.batches)
         self._arrange(epoch)
         first = index * self._rows
@@ -106,7 +106,7 @@ class Batches:
         return out
 
     def _copy(self, out: Batch, source: Conversation, filled: int, skip: int, number: int) -> int:
-        """Put a conversation behind what a row has already; how many tokens fitted."""
+        """Append a conversation to a row; return how many tokens fitted."""
         whole = source.stop - source.start
         count = min(whole - skip, self._length - filled)
         here, there = slice(filled, filled + count), slice(skip, skip + count)
@@ -116,5 +116,5 @@ class Batches:
         positions = np.arange(skip, skip + count)
         out.positions[here] = positions
         out.judged[here] = (positions >= source.prompt - 1) & (positions < whole - 1)
-        out.judged[filled + count - 1] = False  # what follows is not in this row
+        out.judged[filled + count - 1] = False  # the next token is not in this row
         return count

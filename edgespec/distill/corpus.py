@@ -1,13 +1,13 @@
-"""Text with hidden states on disk: shards that are written whole or not at all, and mapped.
+"""Text and hidden states on disk, in shards that are written whole or not at all.
 
 A shard is a folder of NumPy arrays, one row for each token of its conversations:
 
 - ``tokens``: int32 (n,)
-- ``hidden``: float16 (n, width), what the target's output matrix is applied to behind the token;
-  0 in front of the answer
-- ``layers``: float16 (n, layers * width), inputs of chosen layers; 0 wide where none are kept
-- ``top``, ``normalizer``: int32, float32 (n,), behind the token the target's most likely token
-  and the logarithm of the sum of exp(logit); only where an answer's token follows
+- ``hidden``: float16 (n, width), the state after the token that the target's output matrix is
+  applied to; 0 before the answer
+- ``layers``: float16 (n, layers * width), inputs of chosen layers; 0 wide if none are kept
+- ``top``, ``normalizer``: int32, float32 (n,), the target's most likely next token and the
+  logarithm of the sum of exp(logit); only where a token of the answer follows
 - ``index``: int64 (conversations, 5), see `Conversation`
 """
 
@@ -35,7 +35,7 @@ _LARGEST_FLOAT16 = 65504.0
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """What has to be the same for text to be added, or used.
+    """What has to be the same for text to be added or used.
 
     Attributes:
         target: sha256 of the target's file.
@@ -73,7 +73,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Conversation:
-    """Where one lies: rows ``start`` to ``stop`` of a shard, the first `prompt` not the answer."""
+    """The place of one: rows ``start`` to ``stop`` of a shard; the answer follows `prompt` rows."""
 
     shard: int
     number: int
@@ -84,7 +84,7 @@ class Conversation:
 
     @property
     def answer(self) -> int:
-        """Tokens of the answer."""
+        """Number of tokens of the answer."""
         return self.stop - self.start - self.prompt
 
 
@@ -92,11 +92,11 @@ class Corpus:
     """All shards of a folder.
 
     Args:
-        folder: made if it is not there.
-        facts: of the text that is to be in it.
+        folder: created if it does not exist.
+        facts: of the text that it is for.
 
     Raises:
-        UsageError: the folder has other text in it.
+        UsageError: the folder has other text.
         EdgespecError: a shard cannot be read.
     """
 
@@ -112,28 +112,28 @@ class Corpus:
 
     @property
     def answer_tokens(self) -> int:
-        """How many tokens of answers there are, held-out ones included."""
+        """Number of tokens of answers, held-out ones included."""
         return sum(c.answer for c in self.conversations)
 
     @property
     def next_number(self) -> int:
-        """Above every number in use."""
+        """The first number that is above all in use."""
         return max((c.number for c in self.conversations), default=-1) + 1
 
     def part(self, *, held_out: bool) -> list[Conversation]:
-        """The conversations to train on, or those held out, by number."""
+        """Return the conversations to train on, or those held out, by number."""
         chosen = [c for c in self.conversations if c.held_out == held_out]
         return sorted(chosen, key=lambda c: c.number)
 
     def rows(self, name: str, conversation: Conversation) -> AnyArray:
-        """Some array's rows of a conversation: a view of the file."""
+        """Return a conversation's rows of an array: a view of the file."""
         return self._arrays[conversation.shard][name][conversation.start : conversation.stop]
 
     def add(self, written: Sequence[Written]) -> None:
         """Write one more shard.
 
         Raises:
-            OSError: the disk is full, or the like; nothing was added.
+            OSError: it cannot be written; nothing was added.
         """
         if not written:
             return
@@ -154,7 +154,7 @@ class Corpus:
         try:
             arrays = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
         except (OSError, ValueError) as error:
-            raise EdgespecError(f"{path} is damaged ({error}): delete it and go on") from None
+            raise EdgespecError(f"{path} is damaged ({error}): delete it and try again") from None
         for number, start, stop, prompt, held_out in arrays["index"].tolist():
             place = (len(self._arrays), number, start, stop, prompt, bool(held_out))
             self.conversations.append(Conversation(*place))
@@ -178,13 +178,13 @@ def _joined(written: Sequence[Written]) -> dict[str, AnyArray]:
 
 
 def _halved(parts: Sequence[AnyArray]) -> AnyArray:
-    # Some models have a few states beyond the range.
+    # A few states of some models exceed float16.
     joined = np.clip(np.concatenate(parts), -_LARGEST_FLOAT16, _LARGEST_FLOAT16)
     return joined.astype(np.float16)
 
 
 def _agree(folder: Path, wanted: CorpusFacts) -> CorpusFacts:
-    """The folder's facts, written if it is new."""
+    """Return the folder's facts; write them if it is new."""
     path = folder / _FACTS
     folder.mkdir(parents=True, exist_ok=True)
     if not path.exists():
@@ -200,7 +200,7 @@ def _agree(folder: Path, wanted: CorpusFacts) -> CorpusFacts:
         raise UsageError(
             f"{folder} has text from {found.data}, not from {wanted.data}: give another --work"
         )
-    # More features than needed do no harm.
+    # More features than needed are fine.
     if wanted.layers and found.layers != wanted.layers:
         raise UsageError(f"{folder} lacks the features an eagle3 head needs: give another --work")
     return found

@@ -1,4 +1,4 @@
-"""What all kinds of drafts have in common: the target as their teacher, and what they must do."""
+"""What all kinds of drafts have in common: the target as teacher, and what each kind must do."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ __all__ = [
 
 
 POSITIONS = 4
-"""Of a block, that acceptance is measured at."""
+"""Positions of a block at which acceptance is measured."""
 
 
 class Judgement(NamedTuple):
-    """How a draft does at some tokens: float32, 0 to 1 each.
+    """How well a draft predicts after some tokens: float32, 0 to 1 each.
 
     Attributes:
         greedy: whether its most likely next token is the target's.
@@ -54,16 +54,16 @@ class Teacher:
         self._target_ids = torch.from_numpy(vocabulary.target_ids.astype(np.int64))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(n, width) -> (n, draft tokens)."""
+        """Compute logits: (n, width) -> (n, draft tokens)."""
         logits: Tensor = self._weights.capped(hidden @ self.rows.T)
         return logits
 
     def log_p(self, hidden: Tensor) -> Tensor:
-        """Logarithm of p, renormalized over the draft's tokens: what a draft is trained on."""
+        """Return log p, renormalized over the draft's tokens: what a draft is trained on."""
         return self.logits(hidden).log_softmax(-1)
 
     def judge(self, logits: Tensor, hidden: Tensor, top: Tensor, normalizer: Tensor) -> Judgement:
-        """Compare a draft's logits (n, draft tokens) with p: not renormalized here."""
+        """Compare a draft's logits (n, draft tokens) with p over the whole vocabulary."""
         p = (self.logits(hidden) - normalizer[:, None]).exp()
         overlap = torch.minimum(p, logits.softmax(-1)).sum(-1)
         greedy = self._target_ids[logits.argmax(-1)] == top
@@ -71,11 +71,11 @@ class Teacher:
 
 
 class Losses(NamedTuple):
-    """Of a batch.
+    """Losses of a batch.
 
     Attributes:
         total: what is minimized.
-        kl: KL(p || q) in nats a token, over the draft's tokens, for the record.
+        kl: KL(p || q) in nats per token, over the draft's tokens, for the record.
     """
 
     total: Tensor
@@ -83,12 +83,12 @@ class Losses(NamedTuple):
 
 
 class Draft(nn.Module, ABC):
-    """A network that learns from batches of the target's text, and can be written as GGUF.
+    """A network that learns from batches of the target's text and can be written as GGUF.
 
     Attributes:
-        kind, architecture: what it is called here, and in llama.cpp.
-        rate: of learning.
-        own_tokens: of its vocabulary that are not the target's.
+        kind, architecture: its name here and in llama.cpp.
+        rate: learning rate.
+        own_tokens: number of tokens that it has and the target has not.
     """
 
     kind: ClassVar[str]
@@ -99,7 +99,7 @@ class Draft(nn.Module, ABC):
     @classmethod
     @abstractmethod
     def for_target(cls, header: GGUFHeader, weights: TargetWeights, teacher: Teacher) -> Draft:
-        """Return an untrained one, of a size that suits the target."""
+        """Return an untrained draft, of a size that suits the target."""
 
     @classmethod
     def feature_layers(cls, header: GGUFHeader) -> tuple[int, ...]:
@@ -108,21 +108,21 @@ class Draft(nn.Module, ABC):
 
     @abstractmethod
     def begin(self, embeddings: Float32Array, hidden: Float32Array, layers: Float32Array) -> None:
-        """Take over from the target what fits.
+        """Initialize the weights from the target's where they fit.
 
         Args:
-            embeddings: float32 (tokens of the target's, width), its input rows.
-            hidden: float32 (n, width), final states of its text.
-            layers: float32 (n, layers * width), inputs of layers with them.
+            embeddings: float32 (tokens, width), the target's input rows of the draft's tokens.
+            hidden: float32 (n, width), final states of the target's text.
+            layers: float32 (n, layers * width), inputs of layers at the same tokens.
         """
 
     @abstractmethod
     def losses(self, batch: Batch) -> Losses:
-        """What there is to learn from a batch."""
+        """Return the losses of a batch."""
 
     @abstractmethod
     def judge(self, batch: Batch) -> list[Judgement]:
-        """For each position of a block, acceptance behind every token; NaN where not judged."""
+        """Return acceptance after every token, for each position of a block; NaN if not judged."""
 
     @abstractmethod
     def describe(self, writer: Any) -> None:
@@ -130,25 +130,25 @@ class Draft(nn.Module, ABC):
 
     @abstractmethod
     def tensors(self) -> dict[str, AnyArray]:
-        """Everything of a GGUF by llama.cpp's names, in NumPy's order of dimensions."""
+        """Return all tensors by llama.cpp's names, in NumPy's order of dimensions."""
 
     @abstractmethod
     def take(self, tensors: dict[str, Float32Array]) -> None:
-        """The reverse of `tensors`, tables left out."""
+        """Load the weights that `tensors` returns; ignore tables."""
 
 
 def precision(bfloat16: bool) -> torch.autocast:
-    """In which matrices are multiplied within; weights and sums stay float32."""
+    """Return a context that multiplies matrices in bfloat16; weights and sums stay float32."""
     return torch.autocast("cpu", torch.bfloat16, enabled=bfloat16)
 
 
 def low_rank(
     rows: Float32Array, hidden: Float32Array, rank: int
 ) -> tuple[Float32Array, Float32Array, Float32Array]:
-    """The best narrow form of an output matrix, for the states it is really applied to.
+    """Narrow an output matrix as well as possible for the states it is really applied to.
 
-    Softmax does not see what all logits have in common; of the rest, the least squared error over
-    the given states.
+    What all logits have in common has no effect on softmax; the squared error of the rest is the
+    least possible over the given states.
 
     Args:
         rows: float32 (tokens, width).
@@ -156,9 +156,9 @@ def low_rank(
         rank: of the result, at most `width`.
 
     Returns:
-        ``projection`` (width, rank), which makes of a state one whose entries are uncorrelated
-        and of mean square 1; ``narrow`` (tokens, rank), so that ``projection`` and it give the
-        logits; and ``importance`` (rank,), the share of each entry in the logits' square.
+        ``projection`` (width, rank), which turns a state into one with uncorrelated entries of
+        mean square 1; ``narrow`` (tokens, rank), which turns that into logits; and ``importance``
+        (rank,), the share of each entry in the logits' square.
     """
     centred = rows.astype(np.float64) - rows.mean(0)
     width = rows.shape[1]
@@ -178,24 +178,24 @@ def low_rank(
 
 
 def scattered(values: Tensor, where: Tensor) -> Tensor:
-    """Values of the chosen entries in their places, NaN elsewhere: float32, as `where`."""
+    """Put values where `where` is True, and NaN elsewhere: float32."""
     out = torch.full(where.shape, torch.nan)
     out[where] = values
     return out
 
 
 def shifted(values: Tensor, count: int) -> Tensor:
-    """Values of `count` entries further on; NaN behind the end, as between two answers."""
+    """Move values `count` entries to the front; NaN fills the end, as it does between answers."""
     end = torch.full((len(values), count), torch.nan)
     return torch.cat((values[:, count:], end), dim=1)
 
 
 def by_position(steps: list[Tensor]) -> list[float]:
-    """Acceptance of each proposal of a block, if all before it were accepted.
+    """Return the acceptance of each proposal of a block, if all before it were accepted.
 
     Args:
-        steps: for each position (rows, length): chance that it is accepted in a block that
-            begins behind this token; NaN where there is no such proposal.
+        steps: for each position (rows, length): its chance to be accepted in a block that begins
+            after this token; NaN if there is no such proposal.
     """
     found, before = [], torch.ones_like(steps[0])
     for step in steps:

@@ -1,9 +1,9 @@
 """The `eagle3` kind: a head that reads the target's hidden states, as llama.cpp runs it.
 
-Entry P of the head is made of the token at P + 1 and a state at P, and speaks of the token at
-P + 2. The first proposal of a block has a state that the target's features give; every later one
-has the state that the head itself left at the entry before. Both are trained (Li et al. 2025,
-"EAGLE-3", training-time test).
+Entry P of the head combines the token at P + 1 with a state at P, and predicts the token at P + 2.
+For the first proposal of a block, the state comes from the target's features; for every later one,
+it is the head's own output at the entry before. Both are trained (Li et al. 2025, "EAGLE-3",
+training-time test).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Eagle", "EagleShape"]
 
 _STEPS = 3
 _LATER = 0.7  # weight of each step's loss, relative to the one before
-_EVERY = 3  # of the later steps' entries one in so many is compared with the target's distribution
+_EVERY = 3  # in later steps, one entry in so many is compared with the target's distribution
 _STATE_WEIGHT = 10.0
 _RIDGE = 1e-3
 
@@ -42,7 +42,7 @@ class EagleShape:
     Attributes:
         width: of its states and the target's.
         heads, inner: of its block.
-        layers: of the target whose inputs it reads.
+        layers: the target's layers whose inputs it reads.
         base: of the rotary embedding's wavelengths.
     """
 
@@ -54,14 +54,14 @@ class EagleShape:
 
     @classmethod
     def for_target(cls, header: GGUFHeader) -> EagleShape:
-        """As wide as the target, a block like one of a llama's."""
+        """Return sizes for a target: as wide as it is, with a block like a llama's."""
         width = header.embedding_length
         heads = width // 64 if width % 64 == 0 else header.head_count
         inner = max(32, round(width * 8 / 3 / 32) * 32)
         return cls(width, heads, inner, Eagle.feature_layers(header))
 
     def as_json(self) -> dict[str, Any]:
-        """For the record."""
+        """Return the sizes by name."""
         return asdict(self)
 
 
@@ -72,24 +72,24 @@ class _Entries(NamedTuple):
     features: Tensor
     positions: Tensor
     same: Tensor  # (rows, length - 1, length - 1): of one text
-    hidden: Tensor  # the target's, behind the entry's token
-    whole: Tensor  # both halves are of one text
+    hidden: Tensor  # the target's, after the entry's token
+    whole: Tensor  # token and state are of one text
     judged: Tensor
 
 
 class _Step(NamedTuple):
-    """What one step of drafting left: states (rows, entries, width), and where they mean much."""
+    """The result of one step of drafting: states (rows, entries, width), and which are judged."""
 
     states: Tensor
     judged: Tensor
 
 
 class _Goal(NamedTuple):
-    """What the target says at n places, as the loss needs it.
+    """The target's prediction at n places, as the loss needs it.
 
-    Cross-entropy with p is logsumexp(logits) less the logits expected under p; and as logits are
-    linear in the normed state, their expectation is that of the output rows, (n, width), times it:
-    no product over all tokens at every step.
+    Cross-entropy with p is logsumexp(logits) minus the logit expected under p. Logits are linear in
+    the normed state, so the expected logit is that state times the expected output row, which is
+    `output` (n, width): no step needs a product over all tokens.
     """
 
     output: Tensor
@@ -99,8 +99,8 @@ class _Goal(NamedTuple):
 class Eagle(Draft):
     """An EAGLE-3 head with the target's embeddings and, frozen, its output rows.
 
-    Its state is trained to be the target's final state, normed: what it reads is then of the same
-    kind as what it leaves.
+    Its state is trained to be the target's final state, normed, so that it reads states of the
+    same kind as it writes.
     """
 
     kind = "eagle3"
@@ -108,7 +108,7 @@ class Eagle(Draft):
 
     @classmethod
     def for_target(cls, header: GGUFHeader, weights: TargetWeights, teacher: Teacher) -> Eagle:
-        """Return an untrained one, as wide as the target."""
+        """Return an untrained head, as wide as the target."""
         return cls(EagleShape.for_target(header), teacher, weights)
 
     @classmethod
@@ -136,7 +136,7 @@ class Eagle(Draft):
             self.norm.weight.copy_(self._final)
 
     def begin(self, embeddings: Float32Array, hidden: Float32Array, layers: Float32Array) -> None:
-        """Make of the last layer's input what comes closest to the final state."""
+        """Map the last layer's input to what comes closest to the final state."""
         width = self.shape.width
         features = torch.from_numpy(layers)
         scale = features.square().mean(0).sqrt().clamp_min(1e-6)
@@ -153,7 +153,7 @@ class Eagle(Draft):
     # -- one step after the other -----------------------------------------------------------
 
     def steps(self, entries: _Entries, count: int) -> Iterator[_Step]:
-        """States of the entries as the first, second, third ... proposal of a block."""
+        """Yield the states of the entries as the first, second, third ... proposal of a block."""
         self.attention.begin(entries.positions, entries.same)
         states = self.fuse(entries.features * self.scale).float()
         valid = entries.whole
@@ -170,14 +170,14 @@ class Eagle(Draft):
         return x + self.forward_net(self.forward_norm(x))
 
     def logits(self, states: Tensor) -> Tensor:
-        """(..., width) -> (..., draft tokens)."""
+        """Compute logits: (..., width) -> (..., draft tokens)."""
         return self._tokens(self.norm(states))
 
     def _tokens(self, normed: Tensor) -> Tensor:
         return (normed @ self.output.T).float()
 
     def losses(self, batch: Batch) -> Losses:
-        """Cross-entropy with the target's distribution, and the distance of the states."""
+        """Return cross-entropy with the target's distribution plus the distance of the states."""
         entries = self._entries(batch)
         wanted = entries.hidden / self._final
         with torch.no_grad():
@@ -200,7 +200,7 @@ class Eagle(Draft):
         return Losses(total, kl)
 
     def _goal(self, hidden: Tensor) -> _Goal:
-        """From the target's states (n, width)."""
+        """Compute the goal from the target's states (n, width)."""
         with torch.autocast("cpu", enabled=False):
             log_p = self._teacher.log_p(hidden)
             p = log_p.exp()
@@ -209,7 +209,7 @@ class Eagle(Draft):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def judge(self, batch: Batch) -> list[Judgement]:
-        """Each position by its own step, on the states that the steps before it left."""
+        """Judge each position by its own step, from the states that the steps before it left."""
         entries = self._entries(batch)
         top = torch.from_numpy(batch.top)[:, 1:]
         normalizer = torch.from_numpy(batch.normalizer)[:, 1:]
@@ -218,7 +218,7 @@ class Eagle(Draft):
             judgement = self._teacher.judge(
                 self.logits(states[judged]), entries.hidden[judged], top[judged], normalizer[judged]
             )
-            # A block that begins behind entry P has its proposal `number` at P + number.
+            # A block that begins after entry P has its proposal `number` at P + number.
             greedy, overlap = (shifted(scattered(values, judged), number) for values in judgement)
             found.append(Judgement(greedy, overlap))
         return found
@@ -244,7 +244,7 @@ class Eagle(Draft):
     # -- as a file --------------------------------------------------------------------------
 
     def describe(self, writer: Any) -> None:
-        """Keys of llama.cpp's eagle3, and the target's tokenizer."""
+        """Add the keys of llama.cpp's eagle3, and the target's tokenizer."""
         shape = self.shape
         writer.add_context_length(int(self._weights.value("context_length", 4096)))
         writer.add_embedding_length(shape.width)
@@ -262,7 +262,7 @@ class Eagle(Draft):
                 writer.add_key_value(key, field.contents(), field.types[0], item)
 
     def tensors(self) -> dict[str, AnyArray]:
-        """By llama.cpp's names; the features' scale is folded into the fusion."""
+        """Return tensors by llama.cpp's names; the features' scale is folded into the fusion."""
         found = {name: p.detach().numpy() for name, p in self._by_name().items()}
         return {
             "fc.weight": (self.fuse.weight * self.scale).detach().numpy(),
@@ -271,7 +271,7 @@ class Eagle(Draft):
         }
 
     def take(self, tensors: dict[str, Float32Array]) -> None:
-        """The reverse."""
+        """Load what `tensors` returns."""
         with torch.no_grad():
             self.fuse.weight.copy_(torch.from_numpy(tensors["fc.weight"]) / self.scale)
             for name, parameter in self._by_name().items():
@@ -288,7 +288,7 @@ class Eagle(Draft):
 
 
 def _behind(values: Tensor) -> Tensor:
-    """What the entry before has; zero, or False, at the first."""
+    """Give each entry the value of the one before; zero, or False, to the first."""
     return torch.cat((torch.zeros_like(values[:, :1]), values[:, :-1]), dim=1)
 
 

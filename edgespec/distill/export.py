@@ -1,4 +1,4 @@
-"""Drafts as GGUF files, and back."""
+"""Write drafts as GGUF files, and read them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["FORMATS", "Provenance", "read_draft", "write_draft"]
 
 
 FORMATS = ("Q8_0", "Q4_0")
-"""Which are tried; the better one is kept."""
+"""Formats that are tried; the better one is kept."""
 
 _FILE_TYPES = {
     "F32": gguf.LlamaFileType.ALL_F32,
@@ -35,17 +35,18 @@ _FILE_TYPES = {
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a draft comes from; it is written into its file.
+    """Where a draft comes from; its file says so.
 
     Attributes:
         target_name, target_sha256: the target's file.
-        target_tokens_sha256: of its tokens' texts.
+        target_tokens_sha256: of the target's token texts.
         data: what it was trained on, in words.
-        corpus_tokens, tokens_seen: distinct tokens of answers, and all that were trained on.
+        corpus_tokens: number of tokens of answers in the corpus.
+        tokens_seen: number of tokens trained on, repetitions included.
         coverage: share of held-out answers' tokens that it can propose.
         greedy, sampled: held-out acceptance by position, see `train.Acceptance`.
         tasks: the same in answers to edgespec's own tasks, if that was measured.
-        recipe: everything else that it takes to make it again.
+        recipe: everything else that is needed to make it again.
     """
 
     target_name: str
@@ -62,11 +63,11 @@ class Provenance:
 
 
 def write_draft(draft: Draft, path: Path, file_format: str, provenance: Provenance) -> None:
-    """Write a file that llama.cpp loads; an older one is replaced in one step.
+    """Write a file that llama.cpp loads; replace an older one in one step.
 
     Args:
-        file_format: of the matrices: "F32", "F16", "Q8_0" or "Q4_0". Those whose rows are no
-            multiple of a block stay F16.
+        file_format: of the matrices: "F32", "F16", "Q8_0" or "Q4_0". A matrix whose rows are not
+            a multiple of a block is written as F16.
 
     Raises:
         OSError: it cannot be written.
@@ -87,7 +88,7 @@ def write_draft(draft: Draft, path: Path, file_format: str, provenance: Provenan
 
 
 def read_draft(draft: Draft, path: Path) -> None:
-    """Take the weights of a file into a network of the same shape.
+    """Load the weights of a file into a network of the same shape.
 
     Raises:
         UsageError: the file has another shape.

@@ -1,4 +1,4 @@
-"""The end of a training: files in every format, the better one kept, and what it is worth."""
+"""After the training: files in every format, the better one kept, and what it is worth here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NOTHING = Acceptance([0.0], [0.0])
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained draft and what is to be said of it.
+    """A trained draft, with what its files and its record say.
 
     Attributes:
         trainer: has the draft.
@@ -62,11 +62,11 @@ class Trained:
 
 @dataclass(frozen=True)
 class Costs:
-    """In seconds.
+    """Costs in seconds.
 
     Attributes:
-        verify: of an evaluation by the target, of 1, 2, 3 ... tokens.
-        step: of drafting one token, for each of the files.
+        verify: of one evaluation of 1, 2, 3 ... tokens by the target.
+        step: of drafting one token with each of the files.
     """
 
     verify: list[float]
@@ -78,13 +78,13 @@ class Costs:
         return [seconds / self.verify[0] for seconds in self.verify]
 
     def c(self, file: int) -> float:
-        """Cost of a step of one of the files, in the target's."""
+        """Return c of one of the files: the cost of a draft step in units of a target step."""
         return self.step[file] / self.verify[0]
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """Tokens by the second of decoding, plain and with the draft."""
+    """Tokens per second of decoding, plain and with the draft."""
 
     temperature: float
     plain: float
@@ -93,16 +93,16 @@ class Speeds:
 
     @property
     def speedup(self) -> float:
-        """How many times faster."""
+        """Speed with the draft divided by plain speed."""
         return self.speculative / self.plain if self.plain else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """For the record."""
+        """Return the figures by name."""
         return {**asdict(self), "speedup": self.speedup}
 
 
 def finish(trained: Trained, output: Path, threads: int) -> list[str]:
-    """Write `output` and, beside it, a record as JSON; what there is to say, a line each."""
+    """Write `output` and, beside it, a record as JSON; return lines that report the results."""
     target = trained.header.path
     paths, found = _write_all(trained)
     costs = measure_costs(target, paths, threads)
@@ -133,7 +133,7 @@ def finish(trained: Trained, output: Path, threads: int) -> list[str]:
 
 
 def _write_all(trained: Trained) -> tuple[list[Path], list[Acceptance]]:
-    """A file of each format, and the acceptance of its rounded weights."""
+    """Write a file of each format; measure the acceptance of its rounded weights."""
     draft = trained.trainer.draft
     paths, found = [], []
     for file_format in FORMATS:
@@ -185,7 +185,7 @@ def _format(costs: Costs, number: int, path: Path, acceptance: Acceptance) -> di
 
 
 def _promised(entry: dict[str, Any]) -> tuple[float, float]:
-    """By predicted speed; where speculation does not pay, by acceptance for its cost."""
+    """Rank a format by predicted speed; if speculation does not pay, by acceptance for its cost."""
     speedup = sum(float(p["speedup"]) for p in entry["predicted"].values())
     alpha = entry["alpha_greedy"][0] + entry["alpha_sampled"][0]
     return speedup, alpha / (1.0 + entry["c"])
@@ -240,7 +240,7 @@ def _shares(acceptance: Acceptance) -> str:
 
 
 def measure_costs(target: Path, drafts: Sequence[Path], threads: int) -> Costs:
-    """Open all of them and time their steps."""
+    """Open the target and all drafts, and time their steps."""
     options = ContextOptions(length=_LENGTH, threads=threads, outputs=max(_SIZES))
     steps = []
     with Model(target) as model, Context(model, options) as context:
@@ -259,7 +259,7 @@ def measure_costs(target: Path, drafts: Sequence[Path], threads: int) -> Costs:
 def measure_speeds(
     target: Path, draft: Path, prompts: Sequence[Int32Array], threads: int
 ) -> list[Speeds]:
-    """Answers to held-out prompts by both, in turn, at temperatures 0 and 0.8."""
+    """Answer held-out prompts with and without the draft, at temperatures 0 and 0.8."""
     options = {"context": _CONTEXT, "threads": threads}
     with (
         Engine(target, EngineOptions(draft="none", **options)) as plain,  # type: ignore[arg-type]
@@ -269,10 +269,10 @@ def measure_speeds(
 
 
 def measure_tasks(target: Path, draft: Path, threads: int) -> Acceptance | None:
-    """Acceptance by position in blocks of four, in answers to some of edgespec's own tasks.
+    """Measure acceptance by position in blocks of four, in answers to some of edgespec's own tasks.
 
-    They are by another hand than the text that the target made up, and so are a user's. None if
-    the target cannot answer any: it has no chat template, or a very short context.
+    The target did not make these prompts up, just as it does not make up a user's. None if it
+    cannot answer any: it has no chat template, or a very short context.
     """
     choices = EngineOptions(draft=str(draft), k=_BLOCK, context=_CONTEXT, threads=threads)
     with Engine(target, choices) as engine:

@@ -1,4 +1,4 @@
-"""The parts that drafts are made of, computed as llama.cpp computes them."""
+"""The layers of drafts, computed as llama.cpp computes them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., width) -> (..., width)."""
+        """Normalize: (..., width) -> (..., width)."""
         return functional.rms_norm(x, x.shape[-1:], self.weight, EPSILON)
 
 
 def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor:
-    """Rotary embedding of neighbouring pairs, as llama.cpp's "norm" type.
+    """Apply the rotary embedding of neighbouring pairs, llama.cpp's "norm" type.
 
     Args:
         x: (batch, heads, tokens, head width).
@@ -51,19 +51,22 @@ def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor:
 
 
 def attention_mask(segments: Tensor) -> Tensor:
-    """(batch, tokens) numbers of texts -> (batch, 1, tokens, tokens): who may look at whom."""
+    """Turn numbers of texts (batch, tokens) into a mask (batch, 1, tokens, tokens).
+
+    A token may attend to itself and to those before it in the same text.
+    """
     count = segments.shape[1]
     causal = torch.ones(count, count, dtype=torch.bool).tril()
     return ((segments[:, :, None] == segments[:, None, :]) & causal)[:, None]
 
 
 def same_text(segments: Tensor) -> Tensor:
-    """(batch, entries) numbers of texts -> bool (batch, entries, entries)."""
+    """Turn numbers of texts (batch, entries) into bool (batch, entries, entries)."""
     return segments[:, :, None] == segments[:, None, :]
 
 
 class Attention(nn.Module):
-    """Causal attention; its last matrix begins at zero, so that the block begins as identity."""
+    """Causal attention; its last matrix starts at zero, so that the block starts as identity."""
 
     def __init__(self, inputs: int, width: int, heads: int, base: float) -> None:
         super().__init__()
@@ -75,11 +78,11 @@ class Attention(nn.Module):
         nn.init.zeros_(self.output.weight)
 
     def split(self, x: Tensor) -> Tensor:
-        """(batch, tokens, width) -> (batch, heads, tokens, head width)."""
+        """Split heads: (batch, tokens, width) -> (batch, heads, tokens, head width)."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def forward(self, x: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        """(batch, tokens, inputs) -> (batch, tokens, width)."""
+        """Attend: (batch, tokens, inputs) -> (batch, tokens, width)."""
         q = rotate(self.split(self.q(x)), positions, self.base)
         k = rotate(self.split(self.k(x)), positions, self.base)
         mixed = functional.scaled_dot_product_attention(q, k, self.split(self.v(x)), mask)
@@ -95,22 +98,22 @@ class RowAttention(Attention):
     """
 
     def begin(self, positions: Tensor, same: Tensor) -> None:
-        """New entries.
+        """Start with new entries.
 
         Args:
             positions: (batch, entries).
-            same: bool (batch, entries, entries), who belongs to the same text.
+            same: bool (batch, entries, entries), which entries are of the same text.
         """
         self._positions, self._same = positions, same
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        """The next step: (batch, entries, inputs) -> (batch, entries, width)."""
+        """Take the next step: (batch, entries, inputs) -> (batch, entries, width)."""
         q, k = (rotate(self.split(m(x)), self._positions, self.base) for m in (self.q, self.k))
         self._keys.append(k)
         self._values.append(self.split(self.v(x)))
-        own = range(1, len(self._keys))  # the block's entries behind its first
+        own = range(1, len(self._keys))  # the block's entries after its first
         step = len(self._keys) - 1
         scores = q @ self._keys[0].transpose(-1, -2)
         count = scores.shape[-1]
@@ -126,14 +129,14 @@ class RowAttention(Attention):
 
 
 def _delayed(x: Tensor, count: int) -> Tensor:
-    """(batch, heads, entries, width), moved `count` entries on."""
+    """Move (batch, heads, entries, width) back by `count` entries."""
     if count == 0:
         return x
     return torch.cat((torch.zeros_like(x[:, :, :count]), x[:, :, :-count]), dim=2)
 
 
 class FeedForward(nn.Module):
-    """SwiGLU; its last matrix begins at zero."""
+    """SwiGLU; its last matrix starts at zero."""
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
@@ -148,7 +151,7 @@ class FeedForward(nn.Module):
 
 
 def block_tensors(first_norm: Norm, block: nn.Module) -> dict[str, Tensor]:
-    """A block's parameters by llama.cpp's names, the block's number left out."""
+    """Return a block's parameters by llama.cpp's names without the block's number."""
     attention, net = block.attention, block.forward_net
     assert isinstance(attention, Attention) and isinstance(net, FeedForward)
     assert isinstance(block.forward_norm, Norm)

@@ -1,4 +1,4 @@
-"""From a target to a draft: text, vocabulary, training, files, proof. Every step can be resumed."""
+"""From a target to a draft: text, vocabulary, training, files, proof. Each step can be resumed."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ _TRAINING_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Request:
-    """What is wanted.
+    """What to make, and from what.
 
     Attributes:
         target, output: files.
         kind: "tiny" or "eagle3".
-        data: prompts of the user's; none for the target's own.
+        data: files with the user's prompts; none to let the target make them up.
         hours: for everything, over all runs.
-        vocabulary: tokens of the draft.
-        start: a draft of this kind to go on from, with its vocabulary; None for a new one.
+        vocabulary: number of tokens of the draft.
+        start: a draft of this kind to continue from, with its vocabulary; None for a new one.
         work: folder for text and checkpoints.
         threads: for everything.
     """
@@ -88,23 +88,23 @@ class Report(Protocol):
     """Where progress goes."""
 
     def line(self, text: str) -> None:
-        """Something that stays."""
+        """Show a line that stays."""
 
     def now(self, text: str) -> None:
-        """Something that the next one replaces."""
+        """Show a line that the next one replaces."""
 
 
 def make_draft(request: Request, report: Report, *, only_plan: bool = False) -> None:
-    """Write text, train, export, and prove it.
+    """Write text, train on it, export the draft, and prove it.
 
     Args:
-        only_plan: say what it would take and stop.
+        only_plan: report the plan and stop.
 
     Raises:
-        KeyboardInterrupt: interrupted; the same request goes on where it was.
-        UsageError: the target, the data, the draft to start from or the work folder will not do.
-        PairingError: that draft is another target's.
-        InsufficientMemoryError, EdgespecError: too little memory, or room on the disk.
+        KeyboardInterrupt: interrupted; the same request continues where it stopped.
+        UsageError: the target, the data, the draft to start from or the work folder is unusable.
+        PairingError: the draft to start from belongs to another target.
+        InsufficientMemoryError, EdgespecError: too little memory, or too little space on disk.
     """
     torch.set_num_threads(request.threads)
     run = _Run(request, report)
@@ -136,7 +136,7 @@ class _Run:
     # -- text -------------------------------------------------------------------------------
 
     def write(self, only_plan: bool) -> Plan | None:
-        """Have enough text; None if only the plan was asked for."""
+        """Write the missing text and return the plan; None if only the plan was asked for."""
         request = self._request
         self._require_memory()
         self._report.now("opening the target")
@@ -150,7 +150,7 @@ class _Run:
             width = model.embedding_length
             facts = CorpusFacts(self._sha256, width, self._layers, prompts.description)
             self._corpus = Corpus(request.work / "text", facts)
-            # Text that was begun with features goes on with them.
+            # Text that was started with features is continued with them.
             layers = self._corpus.facts.layers
             context = stack.enter_context(
                 ParallelContext(model, _SEQUENCES, _LENGTH, threads=request.threads, layers=layers)
@@ -216,7 +216,7 @@ class _Run:
             f"Text still to write: {missing:,} tokens, {_minutes(left)}, "
             f"{disk / 2**20:,.0f} MiB in {self._request.work}."
         )
-        self._report.line("Ctrl-C stops at any time; the same command goes on from there.")
+        self._report.line("Ctrl-C stops at any time; the same command continues from there.")
 
     def _show_writing(self, have: int, left: float) -> None:
         self._report.now(f"writing text: {have:,} tokens, {_minutes(left)} left")
@@ -287,7 +287,7 @@ class _Run:
         )
 
     def _vocabulary(self) -> DraftVocabulary:
-        """Chosen once for a work folder: weights belong to its order."""
+        """Return the work folder's vocabulary, chosen once: weights depend on its order."""
         size = self._header.vocabulary_size
         path = self._folder / "vocabulary.npy"
         if path.exists():
@@ -326,7 +326,7 @@ class _Run:
 
 
 def _special_tokens(model: Model, template: ChatTemplate | None) -> set[int]:
-    """What ends or begins a text, and everything a conversation's form is made of."""
+    """Return tokens that begin or end a text, and those of the chat template itself."""
     vocabulary = model.vocabulary
     needed = set(vocabulary.end_tokens)
     needed |= {token for token in (vocabulary.bos, vocabulary.eos) if token is not None}

@@ -1,4 +1,4 @@
-"""How long everything will take, and what it needs: measured before anything is begun."""
+"""How long everything will take, and what it needs: measured before anything is started."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ __all__ = [
 ]
 
 BATCH_ROWS, BATCH_LENGTH = 4, 256
-"""Of a training step."""
+"""Shape of a training step's batch."""
 
 _REPETITIONS = 8.0
 _SHARES = (0.3, 0.8)
 _SPARE = 0.92  # vocabulary, export and proof take the rest
 _LEAST_STEPS = 20
 _TRIES = 3
-_WORTH = 1.1  # where it is hardly faster, the full precision stays
+_WORTH = 1.1  # bfloat16 has to be faster by this factor
 _SPARE_DISK = 1 << 30
 
 
 class Rates(NamedTuple):
-    """Tokens by the second of writing and of training, and whether the latter is in bfloat16."""
+    """Tokens per second of writing and of training, and whether training is in bfloat16."""
 
     writing: float
     training: float
@@ -53,10 +53,10 @@ class Plan:
 
     Attributes:
         hours: over all runs with the same work folder.
-        writing_rate, training_rate: tokens by the second on this machine, as measured at first.
-        tokens: of answers to write.
-        steps: of training.
-        bfloat16: whether matrices are multiplied in that type, which few processors are faster at.
+        writing_rate, training_rate: tokens per second on this machine, as measured at first.
+        tokens: number of tokens of answers to write.
+        steps: number of training steps.
+        bfloat16: whether matrices are multiplied in that type, which is faster on few processors.
     """
 
     hours: float
@@ -78,13 +78,13 @@ class Plan:
 
 
 def make_plan(path: Path, hours: float, measure: Callable[[], Rates]) -> Plan:
-    """The plan in a file; if it is for another number of hours, or not there, a new one.
+    """Return the plan in a file; make a new one if there is none for this number of hours.
 
-    A longer plan continues what a shorter one began. The text gets as much of the time as it
-    takes for training to see each token about eight times.
+    A longer plan continues what a shorter one began. Time is split between text and training so
+    that training sees each token about eight times.
 
     Args:
-        measure: gives the rates, if they are not in the file.
+        measure: returns the rates, if they are not in the file.
 
     Raises:
         UsageError: the hours are out of range.
@@ -111,11 +111,12 @@ def make_plan(path: Path, hours: float, measure: Callable[[], Rates]) -> Plan:
 
 
 def measure_training(draft: Draft, width: int, layers: int, tokens: int) -> tuple[float, bool]:
-    """Tokens that are trained on in a second, and whether in bfloat16; the draft's weights stay.
+    """Measure training in tokens per second, and whether bfloat16 is faster; change no weights.
 
     Args:
-        width, layers: of the target's states, and how many layers' inputs come with them.
-        tokens: of the target.
+        width: of the target's states.
+        layers: number of layers whose inputs come with them.
+        tokens: number of tokens of the target.
     """
     random = np.random.default_rng(0)
     shape = (BATCH_ROWS, BATCH_LENGTH)
@@ -144,10 +145,10 @@ def measure_training(draft: Draft, width: int, layers: int, tokens: int) -> tupl
 
 
 def require_disk(folder: Path, tokens: int, width: int, layers: int) -> int:
-    """Bytes that so much more text takes, prompts included, if there is room for it.
+    """Return the bytes that so much more text takes, prompts included.
 
     Raises:
-        EdgespecError: the disk has too little room.
+        EdgespecError: the disk has too little space.
     """
     needed = int(tokens * 1.5 * (2 * width * (1 + layers) + 12))
     free = shutil.disk_usage(folder).free

@@ -1,4 +1,4 @@
-"""What the target is asked: questions it makes up itself, or the user's own."""
+"""What the target is asked: questions that it makes up itself, or the user's own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_BYTES = 256 << 20
 
 
 def held_out(number: int, prompts: int | None = None) -> bool:
-    """Whether the answers to a prompt are kept from training: one in thirty, or the last of few."""
+    """Return whether answers to a prompt are held out: one in thirty, or the last of few."""
     if prompts is not None and prompts < _EVERY:
         return number % prompts == prompts - 1
     return number % _EVERY == _HELD_OUT
@@ -41,27 +41,27 @@ class Prompts(Protocol):
     description: str
 
     def opening(self, number: int) -> Int32Array | None:
-        """What the target has to continue to make up this prompt; None if it is there already."""
+        """Return what the target continues to make up this prompt; None if it need not."""
 
     def prompt(self, number: int, question: str) -> Int32Array | None:
-        """The prompt in tokens, None if it is of no use.
+        """Return the prompt in tokens; None if it is unusable.
 
         Args:
             question: what the target made up, if there is an opening.
         """
 
     def held_out(self, number: int) -> bool:
-        """Whether the answer is kept from training."""
+        """Return whether the answer is kept from training."""
 
     def remember(self, corpus: Corpus) -> None:
-        """These prompts were asked already."""
+        """Note the prompts that were asked already."""
 
 
 class SelfPrompts:
-    """The target writes the user's part of its chat template; without one, any text.
+    """Prompts by the target: the user's part of its chat template; without a template, any text.
 
     Raises:
-        UsageError: there is neither a chat template nor a token that texts begin with.
+        UsageError: there is neither a chat template nor a token that begins a text.
         TemplateError: the template cannot be used.
     """
 
@@ -82,11 +82,11 @@ class SelfPrompts:
         self._opening = _tokens(vocabulary, opening)
 
     def opening(self, number: int) -> Int32Array | None:
-        """The template up to the user's words."""
+        """Return the template up to the user's words."""
         return None if self._template is None else self._opening
 
     def prompt(self, number: int, question: str) -> Int32Array | None:
-        """The whole turn; nothing for what is too short or was asked before."""
+        """Return the whole turn; None if it is too short or was asked before."""
         if self._template is None:
             return self._opening
         question = question.strip()
@@ -100,11 +100,11 @@ class SelfPrompts:
         return tokens
 
     def held_out(self, number: int) -> bool:
-        """Every prompt is another one."""
+        """Decide by number: no two prompts are the same."""
         return held_out(number)
 
     def remember(self, corpus: Corpus) -> None:
-        """They are not asked again: a held-out answer must not be trained on."""
+        """Do not ask them again: a held-out answer must not be trained on."""
         for conversation in corpus.conversations:
             prompt = corpus.rows("tokens", conversation)[: conversation.prompt]
             self._seen.add(prompt.tobytes())
@@ -113,9 +113,9 @@ class SelfPrompts:
 class FilePrompts:
     """The user's prompts, asked again and again, in the order of the files.
 
-    ``.txt``: prompts with blank lines between them. ``.jsonl``: a line each, an object with
-    "prompt" or with "messages". ``.json``: a conversation that `edgespec chat` saved. Of messages
-    every one of the user's is a prompt, with what was said before it.
+    ``.txt``: prompts with blank lines between them. ``.jsonl``: one object per line with "prompt"
+    or with "messages". ``.json``: a conversation that `edgespec chat` saved. Every message of the
+    user's is a prompt, together with the messages before it.
 
     Raises:
         UsageError: a file cannot be read, or there is no prompt.
@@ -132,26 +132,26 @@ class FilePrompts:
         self.description = f"answers by the target to {len(self._texts)} prompts ({names})"
 
     def opening(self, number: int) -> Int32Array | None:
-        """They are there already."""
+        """Return None: the files have the prompts."""
         return None
 
     def prompt(self, number: int, question: str) -> Int32Array | None:
-        """The prompt whose turn it is."""
+        """Return the prompt whose turn it is."""
         return _tokens(self._vocabulary, self._texts[number % len(self._texts)])
 
     def held_out(self, number: int) -> bool:
-        """By prompt, however often it is asked."""
+        """Decide by prompt, however often it is asked."""
         count = len(self._texts)
         return held_out(number % count, count) if count > 1 else held_out(number)
 
     def remember(self, corpus: Corpus) -> None:
-        """Asking again is what is wanted."""
+        """Do nothing: these prompts are asked again and again."""
 
 
 def _tokens(vocabulary: Vocabulary, text: str) -> Int32Array:
     tokens = vocabulary.tokenize(text, parse_special=True)
     if vocabulary.adds_bos and len(tokens) > 1 and tokens[0] == tokens[1] == vocabulary.bos:
-        return tokens[1:]  # the chat template had written it already
+        return tokens[1:]  # the chat template wrote it already
     return tokens
 
 
@@ -162,7 +162,7 @@ def _rendered(messages: Sequence[dict[str, Any]], template: ChatTemplate | None)
 
 
 def _read(file: Path) -> list[list[dict[str, Any]]]:
-    """Conversations that end with the user's words."""
+    """Read conversations that end with the user's words."""
     try:
         if file.stat().st_size > _MOST_BYTES:
             raise UsageError(f"{file} has more than {_MOST_BYTES >> 20} MiB: give a part of it")

@@ -1,7 +1,7 @@
 """What a draft takes from its target: rows of its matrices, and the tokens it may propose.
 
-The matrices are what a draft begins with and is compared with; the tokens are those that the
-target's answers are made of.
+A draft starts with these matrices and is compared with them; its tokens are those that the
+target's answers consist of.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CLOSE = 0.98
 
 
 class TargetWeights:
-    """Rows of a GGUF's matrices, dequantized when asked for.
+    """Rows of a GGUF's matrices, dequantized on request.
 
     Raises:
         UsageError: the file is one of several parts.
@@ -48,11 +48,11 @@ class TargetWeights:
         self._softcap = float(self.value("final_logit_softcapping", 0.0))
 
     def value(self, key: str, default: Any = None) -> Any:
-        """A key of the architecture's, like "rope.freq_base"."""
+        """Return a key of the architecture's, like "rope.freq_base"."""
         return self._value(f"{self.architecture}.{key}", default)
 
     def field(self, key: str) -> Any:
-        """A key and its type as gguf has them; None if it is not there."""
+        """Return a key's value and type as gguf has them; None if there is no such key."""
         return self._reader.fields.get(key)
 
     @property
@@ -61,39 +61,39 @@ class TargetWeights:
         return list(self._reader.fields)
 
     def embeddings(self, tokens: Int32Array) -> Float32Array:
-        """Input rows: float32 (n, width)."""
+        """Return input rows: float32 (n, width)."""
         return self._rows("token_embd.weight", tokens)
 
     def output_rows(self, tokens: Int32Array) -> Float32Array:
-        """Output rows: float32 (n, width)."""
+        """Return output rows: float32 (n, width)."""
         tied = "output.weight" not in self._tensors
         return self._rows("token_embd.weight" if tied else "output.weight", tokens)
 
     def final_norm(self, width: int) -> Float32Array:
-        """The weights of the norm in front of the output matrix; ones where there are none."""
+        """Return the weights of the norm before the output matrix; ones if there are none."""
         found = self._tensors.get("output_norm.weight")
         if found is None:
             return np.ones(width, np.float32)
         return np.array(dequantize(found.data, found.tensor_type), np.float32)
 
     def logits(self, hidden: Float32Array, rows: Float32Array) -> Float32Array:
-        """What the target says of some tokens: float32 (n, rows).
+        """Return the target's logits of some tokens: float32 (n, rows).
 
         Args:
-            hidden: float32 (n, width), the state that its output matrix is applied to.
+            hidden: float32 (n, width), the states that its output matrix is applied to.
             rows: `output_rows` of those tokens.
         """
         return self.capped(hidden @ rows.T)
 
     def capped(self, logits: Any) -> Any:
-        """Logits after the bound that some architectures put on them; NumPy or PyTorch."""
+        """Bound logits as some architectures do; they are of NumPy or PyTorch."""
         if not self._softcap:
             return logits
         tanh = np.tanh if isinstance(logits, np.ndarray) else type(logits).tanh
         return self._softcap * tanh(logits / self._softcap)
 
     def agrees(self, hidden: Float32Array, logits: Float32Array) -> bool:
-        """Whether llama.cpp's logits (n_vocab,) are what `logits` makes of the state (width,)."""
+        """Return whether `logits` of a state (width,) are llama.cpp's logits (n_vocab,)."""
         tokens = np.linspace(0, len(logits) - 1, min(len(logits), 512)).astype(np.int32)
         ours = self.logits(hidden[None], self.output_rows(tokens))[0]
         theirs = logits[tokens]
@@ -112,12 +112,12 @@ class TargetWeights:
 
 @dataclass(frozen=True)
 class DraftVocabulary:
-    """Tokens by the draft's ids, which rise with the target's.
+    """A draft's tokens, in the order of the target's ids.
 
     Attributes:
-        target_ids: int32 (n,), the target's id of each.
-        target_size: how many the target has.
-        coverage: share of the tokens of held-out answers that are among them.
+        target_ids: int32 (n,), the target's id of each, ascending.
+        target_size: number of the target's tokens.
+        coverage: share of held-out answers' tokens that are among them.
     """
 
     target_ids: Int32Array
@@ -126,7 +126,7 @@ class DraftVocabulary:
 
     @property
     def to_draft(self) -> Int32Array:
-        """int32 (target_size,): the draft's id, or -1."""
+        """int32 (target_size,): the draft's id of each of the target's tokens, or -1."""
         table = np.full(self.target_size, -1, np.int32)
         table[self.target_ids] = np.arange(len(self.target_ids))
         return table
@@ -135,12 +135,12 @@ class DraftVocabulary:
 def choose_vocabulary(
     corpus: Corpus, size: int, target_size: int, needed: Sequence[int]
 ) -> DraftVocabulary:
-    """The most frequent tokens of the answers, and what is needed in any case.
+    """Choose the most frequent tokens of the answers, and those that are needed in any case.
 
-    Where the answers have fewer, the lowest ids follow: tokenizers number common tokens first.
+    If the answers have too few tokens, the lowest ids follow: tokenizers number common ones first.
 
     Args:
-        size: how many, no more than `target_size`.
+        size: how many to choose; at most `target_size` are.
         needed: special tokens and those of the chat template.
     """
     rank = _counts(corpus, target_size, held_out=False).astype(np.float64)
@@ -151,7 +151,7 @@ def choose_vocabulary(
 
 
 def known_vocabulary(corpus: Corpus, target_ids: Int32Array, target_size: int) -> DraftVocabulary:
-    """Tokens that were chosen before, and how well they cover this text."""
+    """Return the vocabulary of tokens chosen before, with its coverage of this text."""
     held = _counts(corpus, target_size, held_out=True)
     total = int(held.sum())
     coverage = float(held[target_ids].sum() / total) if total else 1.0
@@ -159,7 +159,7 @@ def known_vocabulary(corpus: Corpus, target_ids: Int32Array, target_size: int) -
 
 
 def tokens_of(draft: GGUFHeader) -> Int32Array:
-    """The target's ids that a draft's file has: int32 (n,)."""
+    """Return the target's ids of a draft file's tokens: int32 (n,)."""
     if draft.reduced is not None:
         ids = draft.reduced.target_ids
         return ids[ids >= 0]
@@ -169,7 +169,7 @@ def tokens_of(draft: GGUFHeader) -> Int32Array:
 
 
 def _counts(corpus: Corpus, size: int, *, held_out: bool) -> Int64Array:
-    """How often the answers have each token."""
+    """Count how often the answers have each token."""
     counts = np.zeros(size, np.int64)
     for conversation in corpus.part(held_out=held_out):
         answer = corpus.rows("tokens", conversation)[conversation.prompt :]

@@ -36,7 +36,7 @@ __all__ = ["Tiny", "TinyShape"]
 
 
 _HEAD = 64
-_CONTEXT = 1 << 17  # relative positions: no text is too long
+_CONTEXT = 1 << 17  # positions are relative, so no text is too long
 _STATE_WEIGHT = 1.0
 
 
@@ -59,13 +59,13 @@ class TinyShape:
 
     @classmethod
     def for_target(cls, width: int, tokens: int) -> TinyShape:
-        """Two fifths as wide as the target, and two blocks: a few hundredths of its cost."""
+        """Return sizes for a target: two fifths as wide, two blocks, a few percent of its cost."""
         heads = max(1, round(0.4 * width / _HEAD))
         narrow = heads * _HEAD if width >= _HEAD else width
         return cls(tokens, narrow, heads if width >= _HEAD else 1, 3 * narrow, 2)
 
     def as_json(self) -> dict[str, Any]:
-        """For the record."""
+        """Return the sizes by name."""
         return asdict(self)
 
 
@@ -80,16 +80,16 @@ class Block(nn.Module):
         self.forward_net = FeedForward(shape.width, shape.inner)
 
     def forward(self, x: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        """(batch, tokens, width) -> the same."""
+        """Apply the block: (batch, tokens, width) -> the same shape."""
         x = x + self.attention(self.attention_norm(x), positions, mask)
         return x + self.forward_net(self.forward_norm(x))
 
 
 class Tiny(Draft):
-    """A llama whose last token is read in place of every token it does not have.
+    """A llama whose last token stands for all tokens that it does not have.
 
-    Beside the target's distribution it learns the target's hidden state, as far as its own width
-    can hold what the output matrix uses of it.
+    Besides the target's distribution it learns the target's hidden state: as much of what the
+    output matrix uses as its own width can hold.
     """
 
     kind = "tiny"
@@ -98,7 +98,7 @@ class Tiny(Draft):
 
     @classmethod
     def for_target(cls, header: GGUFHeader, weights: TargetWeights, teacher: Teacher) -> Tiny:
-        """Return an untrained one, two blocks deep."""
+        """Return an untrained draft, two blocks deep."""
         tokens = len(teacher.vocabulary.target_ids) + cls.own_tokens
         return cls(TinyShape.for_target(header.embedding_length, tokens), teacher)
 
@@ -120,7 +120,7 @@ class Tiny(Draft):
         width = self.shape.width
         projection, narrow, importance = low_rank(self._teacher.rows.numpy(), hidden, width)
         self.projection.copy_(torch.from_numpy(projection))
-        # Weights between equal ones and the share in the logits.
+        # The root lies between equal weights and the share in the logits.
         weights = torch.from_numpy(importance).sqrt()
         self.importance.copy_(weights / weights.mean())
         centred = embeddings - embeddings.mean(0)
@@ -134,7 +134,7 @@ class Tiny(Draft):
             self.output[-1] = 0.0
 
     def states(self, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        """Normed states behind the draft's tokens: (batch, tokens) -> (batch, tokens, width)."""
+        """Compute normed states: draft tokens (batch, tokens) -> (batch, tokens, width)."""
         x = self.embedding[tokens]
         for block in self.blocks:
             x = block(x, positions, mask)
@@ -142,11 +142,11 @@ class Tiny(Draft):
         return normed
 
     def logits(self, states: Tensor) -> Tensor:
-        """(..., width) -> (..., tokens - 1): the last token is never proposed."""
+        """Compute logits: (..., width) -> (..., tokens - 1); the last token is never proposed."""
         return (states @ self.output[:-1].T).float()
 
     def losses(self, batch: Batch) -> Losses:
-        """Cross-entropy with the target's distribution, and the distance of the states."""
+        """Return cross-entropy with the target's distribution plus the distance of the states."""
         states, judged = self._judged_states(batch)
         hidden = torch.from_numpy(batch.hidden)[judged]
         with torch.no_grad():
@@ -161,7 +161,7 @@ class Tiny(Draft):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def judge(self, batch: Batch) -> list[Judgement]:
-        """The same chance at every position: it reads accepted tokens like any others."""
+        """Judge every position alike: the draft reads accepted tokens like any others."""
         states, judged = self._judged_states(batch)
         hidden, top, normalizer = (
             torch.from_numpy(array)[judged] for array in (batch.hidden, batch.top, batch.normalizer)
@@ -175,7 +175,7 @@ class Tiny(Draft):
     # -- as a file --------------------------------------------------------------------------
 
     def describe(self, writer: Any) -> None:
-        """Keys of a llama without a tokenizer, and the table of its tokens."""
+        """Add the keys of a llama without a tokenizer, and the table of its tokens."""
         shape, vocabulary = self.shape, self._teacher.vocabulary
         writer.add_context_length(_CONTEXT)
         writer.add_embedding_length(shape.width)
@@ -193,11 +193,11 @@ class Tiny(Draft):
         writer.add_uint32("edgespec.target_vocabulary_size", vocabulary.target_size)
 
     def tensors(self) -> dict[str, AnyArray]:
-        """By llama.cpp's names."""
+        """Return tensors by llama.cpp's names."""
         return {name: p.detach().numpy() for name, p in self._by_name().items()}
 
     def take(self, tensors: dict[str, Float32Array]) -> None:
-        """The reverse."""
+        """Load what `tensors` returns."""
         with torch.no_grad():
             for name, parameter in self._by_name().items():
                 parameter.copy_(torch.from_numpy(tensors[name]))

@@ -1,4 +1,4 @@
-"""Training: AdamW with warm-up, a plateau and a decay, that can be interrupted anywhere."""
+"""Train with AdamW: a warm-up, a plateau and a decay; training can be interrupted anywhere."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _LARGEST_GRADIENT = 1.0
 class Schedule(NamedTuple):
     """Learning rate by step.
 
-    The rate stays the same until the decay begins, so that a longer training can go on from
-    there as if it had been longer from the start.
+    The rate is constant until the decay begins, so that a longer training can continue from there
+    as if it had been longer from the start.
     """
 
     steps: int
@@ -37,7 +37,7 @@ class Schedule(NamedTuple):
         return self.steps - int(self.steps * _DECAY_SHARE)
 
     def at(self, step: int) -> float:
-        """The rate of a step."""
+        """Return the rate of a step."""
         warm_up = max(1, min(_MOST_WARM_UP, int(self.steps * _WARM_UP_SHARE)))
         rising = min(1.0, (step + 1) / warm_up)
         falling = (self.steps - step) / max(1, self.steps - self.decay_from)
@@ -57,7 +57,7 @@ class Acceptance(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where a training is, for whoever shows it."""
+    """The state of a training, for display."""
 
     step: int
     steps: int
@@ -69,10 +69,10 @@ class State(NamedTuple):
 
 
 class Trainer:
-    """Trains a draft; its state is in a folder and is taken up from there.
+    """Trains a draft; resumes from the checkpoints of a folder.
 
     Args:
-        draft: freshly made; overwritten by what the folder has.
+        draft: freshly made; overwritten by a checkpoint in the folder.
         batches: to train on.
         held_out: batches to measure acceptance on.
         schedule: how long and how fast.
@@ -109,7 +109,7 @@ class Trainer:
         self._load()
 
     def restore(self) -> None:
-        """Give the draft the weights of the last checkpoint again."""
+        """Give the draft back the weights of the last checkpoint."""
         state = self._read("latest.pt")
         assert state is not None
         self.draft.load_state_dict(state["draft"])
@@ -196,7 +196,7 @@ class Trainer:
             return
         begun = Schedule(state["steps"], self.schedule.rate).decay_from
         if state["steps"] < self.schedule.steps and state["step"] > begun:
-            # The schedule has become longer: what the decay of the shorter one did is undone.
+            # The schedule has become longer: undo the decay of the shorter one.
             state = self._read("plateau.pt") or state
         self.draft.load_state_dict(state["draft"])
         self._optimizer.load_state_dict(state["optimizer"])
@@ -212,7 +212,7 @@ class Trainer:
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def measure_acceptance(draft: Draft, batches: Sequence[Batch]) -> Acceptance:
-    """Acceptance by position over some batches."""
+    """Measure acceptance by position over some batches."""
     judged = [draft.judge(batch) for batch in batches]
     if not judged:
         return Acceptance([0.0] * POSITIONS, [0.0] * POSITIONS)

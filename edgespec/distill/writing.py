@@ -27,15 +27,15 @@ __all__ = ["TEMPERATURES", "Writer", "measure_writing", "write_corpus"]
 
 
 TEMPERATURES = (0.0, 0.6, 1.0)
-"""Of the answers, in turn."""
+"""Temperatures of the answers, in turn."""
 
 _ASKING = SamplingParameters(temperature=1.0, top_k=0, top_p=0.98, min_p=0.01)
 _LONGEST_QUESTION = 120  # tokens
 _MOST_REFUSED = 1000
 _SHARD = 32  # conversations
 _PROBED = 8  # tokens of each sequence
-_ELSEWHERE = 1 << 40  # a number no text gets to: the try must not use up its prompts
-_ANSWERED = 0.75  # of the time; the rest goes into making up questions and reading prompts
+_ELSEWHERE = 1 << 40  # a number that no text reaches: the try must not use up its prompts
+_ANSWERED = 0.75  # share of the time; the rest is spent on making up questions and on prompts
 
 
 def write_corpus(
@@ -50,11 +50,11 @@ def write_corpus(
 
     Args:
         answer: the most tokens of one.
-        show: called with the tokens of answers there are, and the seconds left.
+        show: called with the number of tokens of answers so far, and the seconds left.
 
     Raises:
         KeyboardInterrupt: interrupted; every finished conversation is on disk.
-        NumericalError: the target's logits are broken, or the prompts are of no use.
+        NumericalError: the target's logits are broken, or the prompts are unusable.
     """
     pending: list[Written] = []
     have = before = corpus.answer_tokens
@@ -82,7 +82,7 @@ def write_corpus(
 
 
 def measure_writing(context: ParallelContext, prompts: Prompts, answer: int) -> float:
-    """Tokens of answers by the second, from a short try whose text is thrown away."""
+    """Measure tokens of answers per second in a short try; its text is discarded."""
     writer = Writer(context, prompts, _ELSEWHERE, answer)
     step = iter(writer.steps())
     next(step)
@@ -97,10 +97,10 @@ class _Slot:
     """One conversation being written.
 
     Attributes:
-        prompt: tokens in front of the answer; 0 while the target makes up the question.
-        opening: tokens in front of the question.
-        limit: the most tokens.
-        length: tokens so far, the last of them not yet evaluated.
+        prompt: number of tokens before the answer; 0 while the target makes up the question.
+        opening: number of tokens before the question.
+        limit: the largest length.
+        length: number of tokens so far; the last of them is not yet evaluated.
     """
 
     number: int
@@ -117,7 +117,7 @@ class _Slot:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a token yet that the target wrote."""
+        """Whether the target has written a token."""
         return self.length > max(self.opening, self.prompt)
 
 
@@ -125,10 +125,10 @@ class Writer:
     """Writes one conversation after the other in every sequence of a context.
 
     Args:
-        context: as many conversations at a time as it has sequences.
+        context: each of its sequences has a conversation at a time.
         prompts: what is asked.
         first: number of the first prompt.
-        answer: the most tokens of an answer.
+        answer: the largest number of tokens of an answer.
     """
 
     def __init__(self, context: ParallelContext, prompts: Prompts, first: int, answer: int) -> None:
@@ -148,21 +148,21 @@ class Writer:
 
     @property
     def unfinished(self) -> int:
-        """Tokens of answers that are being written."""
+        """Number of tokens of answers that are being written."""
         return sum(slot.length - slot.prompt for slot in self._slots if slot.prompt)
 
     def run(self) -> Iterator[Written]:
-        """Conversations as they are finished, without an end.
+        """Yield conversations as they are finished, without end.
 
         Raises:
             CancelledError: the context was cancelled.
-            NumericalError: the target's logits are NaN or +inf, or no prompt is of use.
+            NumericalError: the target's logits are NaN or +inf, or no prompt is usable.
         """
         for finished in self.steps():
             yield from finished
 
     def steps(self) -> Iterator[list[Written]]:
-        """The same after every evaluation: what was finished by it."""
+        """Yield after every evaluation the conversations that it finished."""
         sequences = np.arange(self._context.sequences, dtype=np.int32)
         slots = self._slots = [self._ask(int(sequence)) for sequence in sequences]
         while True:
@@ -174,7 +174,7 @@ class Writer:
                 slot.begun and (int(token) in self._ends or slot.length >= slot.limit)
                 for token, slot in zip(last, slots, strict=True)
             ]
-            # All that is read from the rows has to be, before a new beginning overwrites them.
+            # Read everything from the rows before a new conversation overwrites them.
             for sequence, slot in enumerate(slots):
                 if not ended[sequence]:
                     self._extend(slot, rows.logits[sequence])
@@ -188,7 +188,7 @@ class Writer:
     # -- beginnings -------------------------------------------------------------------------
 
     def _follow(self, slot: _Slot, sequence: int) -> _Slot:
-        """The answer to a question that was made up; else the next conversation."""
+        """Begin the answer to a question that was made up; else the next conversation."""
         if not slot.prompt:
             asked = slot.history[slot.opening : slot.length]
             prompt = self._prompts.prompt(slot.number, self._vocabulary.decode(asked))
@@ -242,7 +242,7 @@ class Writer:
             slot.normalizer += [0.0] * count
         return slot
 
-    # -- going on ---------------------------------------------------------------------------
+    # -- continuations ----------------------------------------------------------------------
 
     def _extend(self, slot: _Slot, logits: Float32Array) -> None:
         token, _ = draft_token(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from edgespec.registry.header import read_header
 
 from edgespec.backend import Model, ParallelContext
 from edgespec.distill.batches import Batches
@@ -14,6 +13,7 @@ from edgespec.distill.corpus import Corpus, CorpusFacts
 from edgespec.distill.prompts import SelfPrompts
 from edgespec.distill.target import DraftVocabulary, TargetWeights, choose_vocabulary
 from edgespec.distill.writing import write_corpus
+from edgespec.gguf.header import read_header
 from edgespec.templates import ChatTemplate
 from tests.built_models import WIDTH
 

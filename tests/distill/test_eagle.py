@@ -12,8 +12,6 @@ torch = pytest.importorskip(
     "torch", reason='PyTorch is not installed: pip install "edgespec[distill]"'
 )
 
-from edgespec.registry.header import read_header
-
 from edgespec.backend import Context, ContextOptions, HeadContext, Model, capabilities
 from edgespec.distill.batches import Batch, Batches
 from edgespec.distill.corpus import Corpus
@@ -22,7 +20,7 @@ from edgespec.distill.eagle import Eagle, EagleShape
 from edgespec.distill.export import Provenance, read_draft, write_draft
 from edgespec.distill.target import TargetWeights
 from edgespec.distill.train import Schedule, Trainer, measure_acceptance
-from edgespec.registry.header import read_header
+from edgespec.gguf.header import read_header
 from tests.built_models import WIDTH
 from tests.distill.conftest import LAYERS
 

@@ -18,7 +18,7 @@ import pytest
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.backend import capabilities
 from edgespec.cli.main import main
-from edgespec.registry.header import read_header
+from edgespec.gguf.header import read_header
 from tests.built_models import WIDTH
 
 pytest.importorskip("torch", reason='PyTorch is not installed: pip install "edgespec[distill]"')
