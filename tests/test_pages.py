@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -28,7 +27,7 @@ LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 PATH = re.compile(r"`((?:edgespec|bench|tests|models|\.github)/[\w./-]*)`")
 COMMAND = re.compile(r"^(?: {4}|)(?:\$ )?(?:[^|\n`]* \| )?(edgespec [^|\n]*)", re.MULTILINE)
 IMPORT = re.compile(r"^ *(?:from|import) edgespec\.(\w+)", re.MULTILINE)
-MODULE = re.compile(r"python -m (bench\.\w+)")
+BENCHMARK = re.compile(r"python -m bench\.(\w+)([^`\n]*)")
 
 each_page = pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -37,8 +36,8 @@ def test_every_program_has_a_test() -> None:
     assert sorted(name for name, _ in programs()) == sorted(TESTED)
     for name, path in TESTED.items():
         assert f'program("{name}")' in (ROOT / path).read_text(encoding="utf-8")
-    blocks = sum(page.read_text(encoding="utf-8").count("```python") for page in pages())
-    assert blocks == len(TESTED)
+    printed = sum(page.read_text(encoding="utf-8").count("```python") for page in pages())
+    assert printed == len(TESTED)
 
 
 def test_the_readme_fits_on_three_screens() -> None:
@@ -77,9 +76,13 @@ def test_paths_exist(page: Path) -> None:
 @each_page
 def test_commands_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for module in MODULE.findall(text):
-        assert importlib.util.find_spec(module), module
-    for line in COMMAND.findall(code(text)):
+    for name, arguments in BENCHMARK.findall(text):
+        sources = [ROOT / "bench" / f"{name}.py", *(ROOT / "bench" / name).glob("*.py")]
+        code = "".join(source.read_text("utf-8") for source in sources if source.exists())
+        for option in re.findall(r"--[\w-]+", arguments):
+            assert f'"{option}"' in code, f"bench.{name} {option}"
+        assert code, name
+    for line in COMMAND.findall(blocks(text)):
         words = shlex.split(line, comments=True)[1:]
         command, context = cli, click.Context(cli)
         while words and isinstance(command, click.Group):
@@ -90,7 +93,7 @@ def test_commands_exist(page: Path) -> None:
         assert {word for word in words if word.startswith("-") and word != "-"} <= known, line
 
 
-def code(text: str) -> str:
+def blocks(text: str) -> str:
     """Indented and fenced blocks of a page."""
     fenced = re.findall(r"^```(?:console)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return "\n".join(fenced + re.findall(r"^ {4}.*$", text, re.MULTILINE))
