@@ -31,7 +31,7 @@ from bench.cache import private_cache
 from bench.command import Parser
 from edgespec.benchmark.machine import machine_facts
 from edgespec.benchmark.summary import median_interval
-from edgespec.benchmark.workloads import WORKLOADS
+from edgespec.benchmark.tasks import WORKLOADS
 
 if TYPE_CHECKING:
     from edgespec import Engine

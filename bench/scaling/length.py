@@ -19,7 +19,7 @@ from bench.scaling.chart import LINE, Chart, Series, Setup
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec._types import Float64Array
 from edgespec.benchmark.measuring import forget_texts
-from edgespec.benchmark.workloads import WORKLOADS
+from edgespec.benchmark.tasks import WORKLOADS
 
 __all__ = ["Answer", "answer", "endless", "lengths_up_to", "measure_length"]
 

@@ -18,7 +18,7 @@ from bench.scaling.chart import LINE, Chart, Series, Setup
 from bench.scaling.length import endless
 from edgespec import Engine, EngineOptions, GenerationLimits, Session
 from edgespec.benchmark.measuring import forget_texts
-from edgespec.benchmark.workloads import WORKLOADS
+from edgespec.benchmark.tasks import WORKLOADS
 
 __all__ = ["Crowd", "converse", "measure_sessions"]
 

@@ -15,8 +15,7 @@ import numpy as np
 from bench.theory.answers import Answer, Cycle, Turn
 from bench.theory.costs import Costs, Known, measure_drafting, measure_evaluations
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters, Session
-from edgespec.benchmark.bench import Work
-from edgespec.benchmark.measuring import WatchedPolicy, forget_texts
+from edgespec.benchmark.measuring import WatchedPolicy, Work, forget_texts
 from edgespec.benchmark.tasks import Task
 from edgespec.control.controller import CycleTiming
 from edgespec.errors import ContextFullError, UsageError

@@ -9,12 +9,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from edgespec.benchmark.workloads import WORKLOADS
 from edgespec.errors import UsageError
 
-__all__ = ["Task", "choose_tasks", "own_tasks", "read_tasks"]
+__all__ = ["WORKLOADS", "Task", "choose_tasks", "own_tasks", "read_tasks"]
 
 _MOST_BYTES = 64 << 20
+
+_TEXTS = Path(__file__).with_name("texts")
 
 
 @dataclass(frozen=True)
@@ -107,3 +108,85 @@ def _task(item: Any, number: int) -> Task:
     if not isinstance(category, str) or not category:
         raise ValueError("the category is not text")
     return Task(f"{category}-{item.get('question_id', number)}", category, tuple(turns))
+
+
+# -- the tasks that edgespec brings -------------------------------------------------------
+
+
+def _text(name: str) -> str:
+    return (_TEXTS / name).read_text("utf-8").strip()
+
+
+def _first_paragraph(name: str) -> str:
+    return _text(name).partition("\n\n")[0]
+
+
+WORKLOADS: dict[str, list[list[str]]] = {
+    "prose": [
+        ["Write a short story about a lighthouse keeper who finds a letter in a bottle."],
+        ["Describe a market in the early morning, before the first customers come."],
+    ],
+    "questions": [
+        ["What is photosynthesis, and why do plants need light for it?"],
+        ["Why is the sea salty, and why are rivers not?"],
+    ],
+    "code": [
+        ["Write a Python class for a queue with a limited size, with a short example."],
+        ["Write a SQL query that counts the orders of each customer, and explain it."],
+    ],
+    "summarizing": [
+        [f"{_text('harbour.txt')}\n\nRepeat the most important sentences of this text."],
+        [
+            f"{_text('bakery.txt')}\n\nWhat are the most important sentences of this report? "
+            "Quote them."
+        ],
+    ],
+    "editing": [
+        [
+            f"```python\n{_text('inventory.txt')}\n```\n\n"
+            "Print this file again, with the class Store called Inventory."
+        ],
+        [
+            f"```python\n{_text('matrix.txt')}\n```\n\n"
+            "Print this file again, with a docstring for every function."
+        ],
+    ],
+    "copying": [
+        [f"Copy this text word for word:\n\n{_first_paragraph('harbour.txt')}"],
+        [f"Copy this text word for word:\n\n{_first_paragraph('bakery.txt')}"],
+    ],
+    "translation": [
+        [f"Translate this into French:\n\n{_first_paragraph('bakery.txt')}"],
+        [
+            "Translate into German: The committee met on Monday, argued until Thursday, and "
+            "agreed on nothing but the date of the next meeting."
+        ],
+    ],
+    "extraction": [
+        [
+            f"{_first_paragraph('harbour.txt')}\n\nList the years in this text, each with what "
+            'happened in it, as a JSON array of objects with the keys "year" and "event".'
+        ],
+        [
+            "Anna Weber, 34, lives in Graz and repairs violins. Tomás Silva, 51, lives in Porto "
+            "and paints boats. Li Wei, 28, lives in Xiamen and writes songs.\n\nWrite this as a "
+            'JSON array of objects with the keys "name", "age", "city" and "work".'
+        ],
+    ],
+    "conversation": [
+        [
+            "I want to grow tomatoes on a balcony. What do I need?",
+            "How often do I have to water them?",
+            "And what can I do against lice without poison?",
+        ],
+        [
+            "Tell me something about the city of Lisbon.",
+            "What would you look at there in one day?",
+            "Write a postcard from there to my grandmother.",
+        ],
+    ],
+}
+"""Kind -> conversations; a conversation is the user's messages, in order.
+
+Where an answer is to repeat its prompt, small models really do so with this wording.
+"""

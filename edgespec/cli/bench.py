@@ -92,11 +92,10 @@ def _bench(
     temperatures: tuple[float, ...],
     png: Path | None,
 ) -> None:
-    from edgespec.benchmark.bench import Work, measure_pairs, peak_memory
     from edgespec.benchmark.machine import machine_facts
-    from edgespec.benchmark.plots import write_plots
+    from edgespec.benchmark.measuring import Work, measure_pairs, peak_memory
+    from edgespec.benchmark.report import table_lines, write_plots
     from edgespec.benchmark.results import Results
-    from edgespec.benchmark.tables import table_lines
 
     work = Work(tasks, temperatures, values["rounds"], values["tokens"], values["minutes"])
     with ExitStack() as stack:

@@ -9,25 +9,26 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
-from edgespec.drafters import Drafter, ModelDrafter, NoDrafter
+from edgespec.control.budget import DraftBudget
+from edgespec.drafters import Drafter, Learned, ModelDrafter, NoDrafter, Proposal
 from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import DrawSettings, draw_settings
-from edgespec.verification.decoding import decode, plain_logits
+from edgespec.verification.decoding import Prompt, decode, plain_logits
 from edgespec.verification.distributions import softmax, total_variation
-from edgespec.verification.prompts import Prompt
-from edgespec.verification.provocation import Heated, Scripted
 from edgespec.verification.result import CheckResult, Progress, not_applicable, silent
 
 __all__ = ["check_cache"]
-
 
 _TOKENS_A_CYCLE = 3  # of the script: more than a cycle emits when a third of it is wrong
 _ROUNDING_FACTOR = 2.0
 
 GREEDY = SamplingParameters(temperature=0.0)
 SAMPLED = SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=30_000)
+
+_TEMPERATURE = 1.3
+_WRONG_EVERY = 3
 
 
 class _Comparison(NamedTuple):
@@ -221,3 +222,77 @@ def _detail(comparison: _Comparison) -> str:
         f"{comparison.logit:.2g}, total variation {comparison.variation:.2g} (one large prefill "
         f"differs by {comparison.rounding:.2g})"
     )
+
+
+# -- drafters that are wrong often: a cache that is never rolled back proves nothing ------
+
+
+class Scripted(NoDrafter):
+    """A drafter that proposes a known text, with mistakes at a third of its positions.
+
+    Args:
+        script: int32, the whole text, prompt included.
+        n_vocab: of the target.
+        seed: which positions are wrong.
+    """
+
+    name = "scripted"
+    speculates = True
+
+    def __init__(self, script: Int32Array, n_vocab: int, seed: int = 0) -> None:
+        wrong = np.random.default_rng(seed).integers(0, _WRONG_EVERY, len(script)) == 0
+        self._script = np.where(wrong, (script + 1) % n_vocab, script).astype(np.int32)
+
+    def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
+        """Propose the next tokens of the script, as far as it goes."""
+        tokens = self._script[length : length + budget.limit]
+        history[length : length + len(tokens)] = tokens
+        return Proposal(len(tokens))
+
+
+class Heated:
+    """A drafter that draws at a higher temperature than the target.
+
+    Even a perfect draft is then rejected at times; the rejection rule is exact for any q.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.name, self.speculates = drafter.name, drafter.speculates
+
+    def begin(self, settings: DrawSettings) -> None:
+        """Pass on the settings with another temperature."""
+        hot = settings.arguments._replace(temperature=_TEMPERATURE)
+        self._drafter.begin(settings._replace(arguments=hot))
+
+    def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
+        """Return what the drafter proposes."""
+        return self._drafter.propose(history, length, budget)
+
+    def learn(self, accepted: int, judged: int) -> None:
+        """Pass on."""
+        self._drafter.learn(accepted, judged)
+
+    def learned(self) -> Learned:
+        """What the drafter knows."""
+        return self._drafter.learned()
+
+    def commit(self, history: Int32Array, length: int) -> None:
+        """Pass on."""
+        self._drafter.commit(history, length)
+
+    def rewind(self, length: int) -> None:
+        """Pass on."""
+        self._drafter.rewind(length)
+
+    def cancel(self) -> None:
+        """Pass on."""
+        self._drafter.cancel()
+
+    def resume(self) -> None:
+        """Pass on."""
+        self._drafter.resume()
+
+    def close(self) -> None:
+        """Pass on."""
+        self._drafter.close()

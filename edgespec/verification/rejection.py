@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,17 +14,31 @@ from edgespec.backend import Context
 from edgespec.control.budget import fixed_budget
 from edgespec.drafters import DETERMINISTIC, Drafter
 from edgespec.errors import NumericalError
-from edgespec.sampling.filters import make_workspace
+from edgespec.sampling.filters import Workspace, make_workspace
+from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import SamplingParameters
+from edgespec.speculation.acceptance import verify_chain
+from edgespec.speculation.draws import draw_proposal
 from edgespec.speculation.settings import DrawSettings, draw_settings
-from edgespec.verification.decoding import plain_logits
-from edgespec.verification.distributions import expected_distribution, is_clear_cut
-from edgespec.verification.prompts import Prompt
+from edgespec.verification.decoding import Prompt, plain_logits
+from edgespec.verification.distributions import (
+    GTest,
+    expected_distribution,
+    g_test,
+    holm_rejects,
+    is_clear_cut,
+)
 from edgespec.verification.result import CheckResult, Progress, silent
-from edgespec.verification.tally import Tally, tally_first_tokens
-from edgespec.verification.testing import GTest, g_test, holm_rejects
 
-__all__ = ["FALSE_ALARM_RATE", "Trial", "check_rejection", "make_trials"]
+__all__ = [
+    "FALSE_ALARM_RATE",
+    "Trial",
+    "check_rejection",
+    "make_trials",
+]
+
+Tally = Callable[..., int]
+"""`tally_first_tokens`, or what a test puts in its place: the same arguments."""
 
 FALSE_ALARM_RATE = 1e-3
 """Chance that a correct implementation fails the check, over the choice of seeds."""
@@ -34,9 +48,71 @@ FILTERS = {
     "unfiltered": SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
 }
 
-
 _ANSWER = 10  # tokens of an answer among which a prefix is looked for
 _CHUNK = 2_500  # draws between two chances to be interrupted
+
+
+# -- drawing first tokens: many seeds at one prefix, with the real kernel -----------------
+
+
+@kernel
+def tally_first_tokens(
+    logits: Float32Array,
+    history: Int32Array,
+    length: int,
+    source: Float32Array,
+    source_tokens: Int32Array,
+    q: Float32Array,
+    settings: DrawSettings,
+    first_seed: int,
+    draws: int,
+    p: Float32Array,
+    workspace: Workspace,
+    counts: Int64Array,
+) -> int:
+    """Propose one token and verify it, for each of `draws` seeds; count the first token emitted.
+
+    Args:
+        logits: float32 (2, n_vocab): the target's row at the prefix, and an unused one for the
+            bonus token.
+        history: int32 (> length), the prefix and room for a proposal.
+        length: tokens of the prefix.
+        source: float32 (n_vocab,), the distribution to draw proposals from.
+        source_tokens: int32, the tokens with mass in it.
+        q: float32 (1, n_vocab), what the rule is told the proposals come from; (0, 0) for one-hot.
+        settings: rule and filters; its seed is replaced.
+        first_seed: seeds first_seed, first_seed + 1, ... are used.
+        draws: how many.
+        p: float32 (n_vocab,), scratch.
+        workspace: scratch.
+        counts: int64 (n_vocab,), added to.
+
+    Returns:
+        How many proposals were accepted, or the negative status of `verify_chain`.
+    """
+    accepted = 0
+    out = np.empty(2, np.int32)
+    for seed in range(first_seed, first_seed + draws):
+        own = DrawSettings(
+            settings.rule, settings.arguments, seed, settings.stream_offset, settings.mu
+        )
+        history[length] = draw_proposal(
+            source,
+            source_tokens,
+            len(source_tokens),
+            own.rule,
+            seed,
+            length + own.stream_offset,
+        )
+        status = verify_chain(logits, history, length, 1, q, own, p, workspace, out)
+        if status < 0:
+            return status
+        accepted += status
+        counts[out[0]] += 1
+    return accepted
+
+
+# -- the check ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import numpy as np
 from edgespec.backend import Context
 from edgespec.runtime.engine import Engine
 from edgespec.verification.cache import check_cache
+from edgespec.verification.decoding import Prompt, make_prompts
 from edgespec.verification.invariance import LARGEST_BATCH, check_invariance
-from edgespec.verification.prompts import Prompt, make_prompts
 from edgespec.verification.rejection import check_rejection, make_trials
 from edgespec.verification.result import CheckResult, Progress, not_applicable, silent
 from edgespec.verification.texts import check_coupled, check_greedy

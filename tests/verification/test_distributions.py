@@ -9,12 +9,14 @@ from scipy import stats
 from edgespec.errors import UsageError
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.verification.distributions import (
+    chi_square_tail,
     expected_distribution,
+    g_test,
+    holm_rejects,
     is_clear_cut,
     softmax,
     total_variation,
 )
-from edgespec.verification.testing import chi_square_tail, g_test, holm_rejects
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 5, 40, 300, 3000])
