@@ -1,4 +1,4 @@
-"""The only room that talks to the native library: models, contexts, KV caches, hidden states."""
+"""The only package that talks to the native library: models, contexts, caches, hidden states."""
 
 from edgespec.backend.capabilities import Capabilities, capabilities
 from edgespec.backend.context import Context, ContextOptions

@@ -1,4 +1,4 @@
-"""What one evaluation is given: tokens, positions, and which of them want logits."""
+"""The input of one evaluation: tokens, positions, and which of them get logits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Batch"]
 
 
 class Batch:
-    """A llama_batch over arrays that stay: filled in place for every evaluation."""
+    """A llama_batch over fixed arrays, filled in place for every evaluation."""
 
     def __init__(self, capacity: int) -> None:
         self._tokens = np.zeros(capacity, np.int32)
@@ -39,7 +39,7 @@ class Batch:
         )
 
     def fill(self, tokens: Int32Array, start: int, outputs: int) -> Any:
-        """A chain of tokens at positions start.., logits for the last `outputs`."""
+        """Set a chain of tokens at positions start.., with logits for the last `outputs`."""
         count = len(tokens)
         self._native.n_tokens = count
         self._tokens[:count] = tokens

@@ -1,7 +1,7 @@
-"""Stopping a running evaluation from another thread.
+"""Stop a running evaluation from another thread.
 
-llama.cpp asks a callback at every node of its graph whether to go on. A Python callback would
-take the interpreter lock a thousand times a token; this one is native code that reads one byte.
+At every node of its graph, llama.cpp asks a callback whether to stop. A Python callback would take
+the interpreter lock a thousand times per token; this one is native code that reads one byte.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CancelFlag:
 
     @property
     def data(self) -> ctypes.c_void_p:
-        """What llama.cpp hands back to the callback."""
+        """The argument that llama.cpp passes to the callback."""
         return ctypes.c_void_p(self._byte.ctypes.data)
 
     def set(self) -> None:
@@ -47,5 +47,5 @@ class CancelFlag:
         self._byte[0] = 0
 
     def is_set(self) -> bool:
-        """Whether a stop was asked for."""
+        """Return whether a stop was asked for."""
         return bool(self._byte[0])

@@ -37,15 +37,15 @@ class Capabilities:
     Attributes:
         binding: version of llama-cpp-python.
         features: instruction sets and options compiled in, e.g. ``{"AVX2", "REPACK"}``.
-        tinyblas: llama.cpp's LLAMAFILE matrix kernels are in. They round a batch differently
-            from a single token, so that batches are not bit-identical to single tokens.
-        amx: llama.cpp's AMX matrix kernels are in. With some compilers they crash the process at
-            the first evaluation (the tile configuration is only partly written), so that this
-            room opens models without weight repacking in such a build.
+        tinyblas: has llama.cpp's LLAMAFILE matrix kernels. They round a batch differently from a
+            single token, so that batches are not bit-identical to single tokens.
+        amx: has llama.cpp's AMX matrix kernels. With some compilers they crash the process at the
+            first evaluation (the tile configuration is only partly written), so this package opens
+            models without weight repacking in such a build.
         layer_taps: the input of any layer can be read (EAGLE-3 features).
         final_tap: the hidden state before the output matrix can be read.
         extended_batch: tokens and embeddings can be evaluated together.
-        gpu_offload: compiled with a GPU backend.
+        gpu_offload: was compiled with a GPU backend.
     """
 
     binding: str
@@ -59,12 +59,12 @@ class Capabilities:
 
     @property
     def eagle(self) -> bool:
-        """EAGLE-3 heads can be run."""
+        """Whether EAGLE-3 heads can be run."""
         return self.layer_taps and self.final_tap and self.extended_batch
 
 
 def capabilities() -> Capabilities:
-    """Ask the library; cheap enough to ask every time."""
+    """Ask the library what it can do; this is cheap."""
     initialize()
     info = lib.llama_print_system_info().decode("ascii", "replace")
     features = frozenset(re.findall(r"(\w+) = 1", info))

@@ -1,7 +1,7 @@
-"""Copies of a recurrent state, for caches that cannot be cut back.
+"""Copies of a recurrent state, for caches that cannot be truncated.
 
-A recurrent layer folds every token into one state and cannot take one out again. What can be done
-is to keep the state as it was, and to go back to that.
+A recurrent layer folds every token into one state and cannot remove one again. But an earlier state
+can be kept and restored.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _RECURRENT_ONLY = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
 class Checkpoints:
-    """The most recent states of sequence 0, each with the number of tokens it stands for.
+    """The most recent states of sequence 0, each with its number of tokens.
 
-    Only recurrent layers are copied: the attention layers of a hybrid model can be cut.
+    Only recurrent layers are copied: the attention layers of a hybrid model can be truncated.
 
     Args:
         pointer: an open llama_context.
@@ -34,7 +34,7 @@ class Checkpoints:
         self._pointer = pointer
         self._memory = lib.llama_get_memory(pointer)
         self._count = count
-        self._saved: list[tuple[int, ByteArray]] = []  # by length, rising
+        self._saved: list[tuple[int, ByteArray]] = []  # by length, ascending
         self._free: list[ByteArray] = []
 
     @property
@@ -43,7 +43,7 @@ class Checkpoints:
         return self._count > 0
 
     def save(self, length: int) -> None:
-        """Copy the state, which holds `length` tokens.
+        """Copy the current state, which holds `length` tokens.
 
         Raises:
             BackendError: llama.cpp could not copy it.
@@ -63,14 +63,14 @@ class Checkpoints:
         self._saved.append((length, buffer))
 
     def restore(self, length: int) -> int:
-        """Go back to the newest state of at most `length` tokens, or to none; its length."""
+        """Restore the newest state of at most `length` tokens, or none; return its length."""
         self.forget(length)
         saved, buffer = self._saved[-1] if self._saved else (0, None)
         if buffer is not None:
             read = lib.llama_state_seq_set_data_ext(
                 self._pointer, byte_pointer(buffer), len(buffer), 0, _RECURRENT_ONLY
             )
-            # The attention layers of a hybrid model are cut to the same length.
+            # The attention layers of a hybrid model are truncated to the same length.
             if read == len(buffer) and lib.llama_memory_seq_rm(self._memory, 0, saved, -1):
                 return saved
         self.forget(-1)
@@ -84,5 +84,5 @@ class Checkpoints:
 
 
 def byte_pointer(buffer: ByteArray) -> Any:
-    """Its memory, as llama.cpp's functions for states take it."""
+    """Return a pointer to the buffer's memory, as llama.cpp's functions for states take it."""
     return ctypes.cast(buffer.ctypes.data, ctypes.POINTER(ctypes.c_uint8))

@@ -26,27 +26,27 @@ __all__ = ["Context", "ContextOptions"]
 _KV_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "f32": lib.GGML_TYPE_F32}
 _NO_SLOT, _ABORTED = 1, 2
 _LONG = 32
-"""Tokens: an evaluation of as many may take seconds."""
+"""An evaluation of this many tokens may take seconds."""
 
 
 @dataclass(frozen=True)
 class ContextOptions:
-    """How a context is opened; fixed for its life.
+    """How a context is opened; fixed for its lifetime.
 
     Attributes:
-        length: tokens the KV cache may hold.
-        threads: for single tokens and batches alike. One number for both, because a sum split
-            over other threads may round differently.
-        flash_attention: off by default: its single-token kernel splits the KV range over threads,
-            and a batch does not, so that batches are not bit-identical to single tokens.
-        batch: tokens of one evaluation of a prompt.
-        outputs: rows of logits that one evaluation may ask for (a block and one more).
+        length: number of tokens that the KV cache can hold.
+        threads: for single tokens and batches alike, because a sum that is split over another
+            number of threads may round differently.
+        flash_attention: off by default: its single-token kernel splits the KV range over threads
+            and that of a batch does not, so batches are not bit-identical to single tokens.
+        batch: number of tokens of a prompt that are evaluated at once.
+        outputs: most rows of logits of one evaluation (a block and one more).
         sequences: how many sequences share the cache.
-        unified: any sequence may take any part of the cache; else each has an equal part of it,
-            which is faster where all of them are evaluated together.
+        unified: whether any sequence may use any part of the cache; otherwise each has an equal
+            part, which is faster if all of them are evaluated together.
         kv_type: "f16", "q8_0" (needs flash attention) or "f32".
-        checkpoints: for a model with recurrent layers, how many evaluations `truncate` can take
-            back; each costs a copy of its state. Means nothing to other models.
+        checkpoints: for a model with recurrent layers, how many evaluations `truncate` can undo;
+            each costs a copy of its state. Ignored for other models.
     """
 
     length: int = 4096
@@ -61,14 +61,14 @@ class ContextOptions:
 
 
 class Context(Closing):
-    """A KV cache and the means to extend it, cut it back, copy, save and restore it.
+    """A KV cache, with methods to extend, truncate, copy, save and restore it.
 
     The cache of sequence 0 holds `length` tokens; `evaluate` appends to it.
-    Not thread-safe, but for `cancel`. Close it, or use it as a context manager.
+    Not thread-safe, except `cancel`. Close it, or use it as a context manager.
 
     Attributes:
         on_evaluated: called after every evaluation with the position of its first token and the
-            number of tokens; for what has to be read before the next one.
+            number of tokens, to read results that the next evaluation overwrites.
 
     Raises:
         UsageError: an option is out of range; or the process is a fork of one that used a model.
@@ -98,7 +98,7 @@ class Context(Closing):
 
     @property
     def pointer(self) -> Any:
-        """The native handle, for the other modules of this room.
+        """The native handle, for the other modules of this package.
 
         Raises:
             BackendError: the context was closed.
@@ -112,18 +112,18 @@ class Context(Closing):
     def prefill(self, tokens: Int32Array) -> None:
         """Append tokens without asking for logits, in evaluations of `options.batch` tokens.
 
-        Raises: as `evaluate`; what was appended before an error stays.
+        Raises: as `evaluate`; tokens that were appended before an error stay.
         """
         step = self.options.batch
         for start in range(0, len(tokens), step):
             self._decode(tokens[start : start + step], 0)
 
     def evaluate(self, tokens: Int32Array, outputs: int) -> Float32Array:
-        """Append tokens and return the logits that follow the last `outputs` of them.
+        """Append tokens and return the logits after each of the last `outputs`.
 
         Args:
             tokens: int32 (n,), 1 <= n.
-            outputs: rows wanted, 1 <= outputs <= min(n, options.outputs).
+            outputs: number of rows, 1 <= outputs <= min(n, options.outputs).
 
         Returns:
             float32 (outputs, n_vocab), a view into llama.cpp's memory: valid until the next
@@ -158,7 +158,7 @@ class Context(Closing):
         pointer, batch = self.pointer, self._batch.fill(tokens, self.length, outputs)
         try:
             status = _evaluate(pointer, batch, count, self.cancel)
-        except BaseException:  # a handler of a signal raised it
+        except BaseException:  # a signal handler raised it
             self._find_length()
             raise
         if status == 0:
@@ -170,9 +170,9 @@ class Context(Closing):
         self._raise(status)
 
     def _find_length(self) -> None:
-        """After an evaluation that did not end as it should."""
+        """Find the length after an evaluation that failed."""
         if self._recurrent:
-            # Some layers have taken the tokens in and some have not.
+            # Some layers have processed the tokens and some have not.
             self.length = self._checkpoints.restore(self.length)
         else:
             self.length = self.native_length()
@@ -218,10 +218,10 @@ class Context(Closing):
             self.length = self._checkpoints.restore(length)
 
     def can_truncate(self) -> bool:
-        """Whether the last evaluation can be rolled back, found out by doing it. Empties the cache.
+        """Try whether the last evaluation can be rolled back; empty the cache.
 
-        Either the cache can be cut, or it keeps checkpoints and gives the same logits after going
-        back to one.
+        Either the cache can be truncated, or it has checkpoints and gives the same logits after
+        restoring one.
         """
         self.clear()
         token = np.full(1, self.model.vocabulary.bos or 0, np.int32)
@@ -245,16 +245,16 @@ class Context(Closing):
         self.length = 0
 
     def copy_sequence(self, source: int, destination: int) -> None:
-        """Make `destination` hold what `source` holds, sharing the memory."""
+        """Make `destination` hold what `source` holds; they share the memory."""
         lib.llama_memory_seq_rm(self._memory, destination, -1, -1)
         lib.llama_memory_seq_cp(self._memory, source, destination, -1, -1)
 
     def state_size(self) -> int:
-        """Bytes that `save_state` would take."""
+        """Return the number of bytes that `save_state` would take."""
         return int(lib.llama_state_seq_get_size(self.pointer, 0))
 
     def save_state(self) -> ByteArray:
-        """The cache of sequence 0, uint8 (bytes,): for `restore_state` of the same model and build.
+        """Copy the cache of sequence 0 for `restore_state` of this model and build: uint8 (bytes,).
 
         Raises:
             BackendError: llama.cpp could not copy it.
@@ -266,10 +266,10 @@ class Context(Closing):
         return state
 
     def restore_state(self, state: ByteArray) -> None:
-        """Replace the cache of sequence 0 by what `save_state` gave.
+        """Replace the cache of sequence 0 by what `save_state` returned.
 
         Raises:
-            BackendError: llama.cpp refused it; the cache is empty then.
+            BackendError: llama.cpp refused it; the cache is then empty.
         """
         self.clear()
         if lib.llama_state_seq_set_data(self.pointer, byte_pointer(state), len(state), 0) == 0:
@@ -316,7 +316,7 @@ def _open(model: Model, options: ContextOptions, cancel: CancelFlag, other: Cont
     parameters.flash_attn_type = int(options.flash_attention)
     parameters.type_k = parameters.type_v = _KV_TYPES[options.kv_type]
     parameters.kv_unified = options.sequences > 1 and options.unified
-    # Keep what has left a sliding window: a rollback or a new prompt may need it again.
+    # Keep entries that have left a sliding window: a rollback or a new prompt may need them again.
     parameters.swa_full = True
     parameters.no_perf = True
     if other is not None:

@@ -1,4 +1,4 @@
-"""Grammars: which tokens may come next, by llama.cpp's own GBNF engine."""
+"""Grammars: which tokens may come next, according to llama.cpp's own GBNF engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BOUNDS = r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}"
 _SCHEMA_COUNTS = r'"(?:min|max)(?:Length|Items)"\s*:\s*(\d+)'
 _OPAQUE = r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*'
 _STRING_CHARACTERS = (r'char ::= [^"\\]', r'char ::= [^"\\\x00-\x1f]')
-"""The converter lets control characters into strings, which JSON forbids."""
+"""The converter allows control characters in strings, which JSON forbids."""
 _stderr_lock = threading.Lock()
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
@@ -55,7 +55,7 @@ class Grammar(Closing):
         self._candidates = np.zeros(vocabulary.size, _CANDIDATE)
 
     def clone(self) -> Grammar:
-        """An independent copy of the state; its scratch space is shared with this one."""
+        """Copy the state; the copy is independent, but shares the scratch space."""
         copy = object.__new__(Grammar)
         copy._vocabulary = self._vocabulary
         copy._own(lib.llama_sampler_clone(self._sampler))
@@ -63,7 +63,7 @@ class Grammar(Closing):
         return copy
 
     def allowed(self, tokens: Int32Array) -> BoolArray:
-        """Which of these tokens may come next: bool (n,)."""
+        """Return which of these tokens may come next: bool (n,)."""
         candidates = self._candidates[: len(tokens)]
         candidates["id"] = tokens
         candidates["logit"] = 0.0
@@ -78,7 +78,7 @@ class Grammar(Closing):
         return may
 
     def allows(self, token: int) -> bool:
-        """Whether this token may come next."""
+        """Return whether this token may come next."""
         return bool(self.allowed(np.array([token], np.int32))[0])
 
     def accept(self, token: int) -> None:
@@ -98,23 +98,23 @@ class Grammar(Closing):
 
     def _own(self, sampler: Any) -> None:
         self._sampler = sampler
-        # Also without `close`: who has it may be dropped before its generation begins.
+        # Also without `close`: its owner may be dropped before a generation begins.
         self._free = weakref.finalize(self, lib.llama_sampler_free, sampler)
         self._free.atexit = False
 
 
 def grammar_of_json() -> str:
-    """GBNF of any JSON object, as llama.cpp has it."""
+    """Return llama.cpp's GBNF of any JSON object."""
     from llama_cpp.llama_grammar import JSON_GBNF
 
     return str(JSON_GBNF)
 
 
 def grammar_from_schema(schema: str) -> str:
-    """A JSON Schema as GBNF, by the binding's converter. Nothing is fetched.
+    """Convert a JSON Schema to GBNF with the binding's converter. Nothing is fetched.
 
     Raises:
-        GrammarError: it is not JSON, or has what the converter does not know.
+        GrammarError: it is not JSON, or uses what the converter does not support.
     """
     if len(schema) > _MAX_CHARACTERS:
         raise GrammarError(f"the JSON schema is longer than {_MAX_CHARACTERS} characters")
@@ -134,7 +134,7 @@ def grammar_from_schema(schema: str) -> str:
         raise
     except RecursionError:
         raise GrammarError("the JSON schema is nested too deeply") from None
-    except Exception as error:  # the converter asserts, indexes and raises as it comes
+    except Exception as error:  # the converter may raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         raise GrammarError(f"the JSON schema cannot be made into a grammar: {reason}") from None
 
@@ -162,7 +162,7 @@ def _compile(vocabulary: Vocabulary, text: str) -> Any:
             vocabulary.pointer, text.encode("utf-8", "replace"), b"root"
         )
     if not sampler:
-        # The parser complains there, those who judge what it has read in the log.
+        # The parser complains on standard error, later checks in the log.
         raise GrammarError(_located(text, complaint[0] or recent_errors()))
     return sampler
 
@@ -177,7 +177,7 @@ def _check_repetitions(counts: list[str]) -> None:
 
 
 def _depth(text: str) -> int:
-    """How deep parentheses are nested, outside of literals, character classes and comments."""
+    """Return the nesting depth of parentheses, outside literals, classes and comments."""
     depth = deepest = 0
     for sign in re.sub(_OPAQUE, "", text):
         depth += (sign == "(") - (sign == ")")
@@ -187,10 +187,10 @@ def _depth(text: str) -> int:
 
 @contextmanager
 def _captured_stderr() -> Iterator[list[str]]:
-    """What native code writes to file descriptor 2 in this block, as the list's first entry.
+    """Capture what native code writes to file descriptor 2, as the list's first entry.
 
-    llama.cpp's grammar parser does not use its log. What other threads write meanwhile is lost,
-    so the block is to hold one short native call.
+    llama.cpp's grammar parser does not use its log. What other threads write meanwhile is lost, so
+    the block should be one short native call.
     """
     said = [""]
     with _stderr_lock, tempfile.TemporaryFile() as file:
@@ -210,7 +210,7 @@ def _captured_stderr() -> Iterator[list[str]]:
 
 
 def _located(text: str, complaint: str) -> str:
-    """The parser's complaint with its line; it quotes the rest of the text, then the whole."""
+    """Return the parser's complaint with its line; it quotes the rest of the text, then all."""
     complaint = complaint.removeprefix("parse: error parsing grammar: ").rstrip()
     reason, marker, rest = complaint.removesuffix(text.rstrip()).partition(" at ")
     at = text.rfind(rest.rstrip()) if marker and rest.strip() else len(text.rstrip())

@@ -21,15 +21,15 @@ __all__ = ["HeadContext"]
 class HeadContext(Context):
     """The KV cache of an EAGLE-3 head.
 
-    The head's entry P is made of the token at P + 1 and a state at P: what `fuse` makes of the
-    target's features there or, where the target has not been, the state that `step` returned
-    for entry P - 1.
+    The head's entry P combines the token at P + 1 with a state at P: `fuse` of the target's
+    features there or, if the target has not evaluated that token yet, the state that `step`
+    returned for entry P - 1.
 
     Args:
         model: a file whose header has `eagle`, checked against the target by `check_pairing`.
         options: `outputs` is how many tokens are evaluated at a time. llama.cpp computes a row of
-            logits for every one of them.
-        target: an open context of the target, which has to outlive this one.
+            logits for each of them.
+        target: an open context of the target; it has to outlive this one.
 
     Raises:
         BackendError: this build of llama.cpp cannot run such a head.
@@ -53,10 +53,10 @@ class HeadContext(Context):
         switch(self.pointer, True, True)  # of output tokens only
 
     def fuse(self, features: Float32Array) -> Float32Array:
-        """The states of tokens that the target has evaluated.
+        """Compute the states of tokens that the target has evaluated.
 
         Args:
-            features: float32 (n, features of a token), contiguous.
+            features: float32 (n, features per token), contiguous.
 
         Returns:
             float32 (n, width).
@@ -73,7 +73,7 @@ class HeadContext(Context):
             self._begin()
             for row, entry in enumerate(_entries(part)):
                 index = lib.llama_batch_ext_add_embd(self._batch_ext, 0, entry)
-                # Positions mean nothing here, but they have to go on where the cache ends.
+                # Positions have no effect here, but they have to start where the cache ends.
                 self._place(index, self.length + row, True)
             self._process(lib.LLAMA_PROCESS_TYPE_ENCODE)
             states[start : start + len(part)] = self._states(0, len(part))
@@ -87,8 +87,8 @@ class HeadContext(Context):
             states: float32 (n, width).
 
         Returns:
-            Logits behind the last, float32 (n_vocab,), -inf for what is never proposed; and its
-            state, float32 (1, width). Views, valid until the next call.
+            Logits after the last entry, float32 (n_vocab,), -inf for what is never proposed; and
+            its state, float32 (1, width). Views, valid until the next call.
 
         Raises:
             ContextFullError: fewer than n free positions.
@@ -106,7 +106,7 @@ class HeadContext(Context):
             self._begin()
             for row in range(start, end):
                 index = lib.llama_batch_ext_add_token(self._batch_ext, 0, int(tokens[row]))
-                # Results come for the first so many tokens, whichever want them: take all.
+                # llama.cpp returns results of the first tokens, whichever were marked: mark all.
                 self._place(index, self.length + row - start, end == count)
                 lib.llama_batch_ext_set_embd_token(self._batch_ext, index, entries[row])
             self._process(lib.LLAMA_PROCESS_TYPE_DECODE)
@@ -127,7 +127,7 @@ class HeadContext(Context):
         lib.llama_batch_ext_clear(self._batch_ext)
 
     def _place(self, index: int, position: int, output: bool) -> None:
-        """Where the entry that was added stands, and whether results are wanted of it."""
+        """Set the position of the entry that was added, and whether it has results."""
         if index < 0:
             raise BackendError(f"llama.cpp refused a token of the EAGLE-3 head ({index})")
         lib.llama_batch_ext_set_pos(self._batch_ext, index, ctypes.byref(lib.llama_pos(position)))
@@ -140,7 +140,7 @@ class HeadContext(Context):
             self._raise(status)
 
     def _states(self, index: int, count: int) -> Float32Array:
-        """The states of output tokens, from the one at `index` of the batch on."""
+        """Return the states of `count` output tokens, from `index` of the batch on."""
         first = self._get_state(self.pointer, index)
         if not first:
             raise BackendError("llama.cpp gave no hidden states of the EAGLE-3 head")
@@ -148,7 +148,7 @@ class HeadContext(Context):
 
 
 def _entries(rows: Float32Array) -> Iterator[Any]:
-    """Each row as llama.cpp takes it; the rows have to stay as long."""
+    """Yield each row as llama.cpp takes it; `rows` has to live as long as they are used."""
     assert rows.flags.c_contiguous and rows.dtype == np.float32
     for row in range(len(rows)):
         address = rows.ctypes.data + row * rows.strides[0]

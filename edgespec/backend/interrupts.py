@@ -15,15 +15,15 @@ T = TypeVar("T")
 
 @contextmanager
 def held_interrupts(heard: Callable[[], object] | None = None) -> Iterator[Callable[[], bool]]:
-    """Hold Ctrl-C back until the block ends; yields a function that says whether it came.
+    """Hold Ctrl-C back until the block ends; yield a function that tells whether it came.
 
     A KeyboardInterrupt at the entry of a callback cannot cross the native frames below it:
-    ctypes prints it and forgets it. Between an evaluation and its accounting it would leave a
-    cache that nobody knows the contents of.
+    ctypes prints it and drops it. Between an evaluation and its accounting, it would leave a cache
+    with unknown contents.
 
     Args:
-        heard: called at once when it comes, to make the block end soon. A handler of the
-            program's own, which may want something else, is then left in place.
+        heard: called as soon as Ctrl-C comes, to make the block end soon. With it, a signal handler
+            of the program's own stays in place, because it may do something else.
     """
     previous = signal.getsignal(signal.SIGINT)
     held = callable(previous) if heard is None else previous is signal.default_int_handler
@@ -47,15 +47,15 @@ def held_interrupts(heard: Callable[[], object] | None = None) -> Iterator[Calla
 
 
 def beside(call: Callable[[], T], stop: Callable[[], object]) -> T:
-    """What a long native call returns, with signals handled while it runs.
+    """Make a long native call and return its result, handling signals while it runs.
 
-    Python handles them in the main thread, between its instructions. There, the call is made in
-    another thread.
+    Python handles signals in the main thread, between its instructions. So in the main thread, the
+    call is made in another thread.
 
     Args:
-        call: raises nothing.
-        stop: makes it return soon; called when a handler of a signal raises, which is raised here
-            once it has returned.
+        call: must not raise.
+        stop: makes `call` return soon. It is called if a signal handler raises; the exception is
+            raised here after `call` has returned.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()

@@ -1,4 +1,4 @@
-"""How native handles end: closed by hand or a `with` block, at exit, or when they are lost."""
+"""How native handles are freed: by `close` or `with`, at exit, or when they are lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free what is held; a second call does nothing."""
+        """Free all resources; a second call does nothing."""
 
     def __enter__(self: Self) -> Self:
         return self
@@ -38,13 +38,13 @@ class Closing(ABC):
 
 
 class Lifetime:
-    """Of one engine, from its opening on.
+    """The lifetime of one engine, from its opening on.
 
     Args:
-        engine: closed when the interpreter ends, if it is still there: threads that generate are
-            inside native code then, which must not outlive the interpreter.
-        free: frees its memory; called if it is forgotten without being closed. Must not refer to
-            the engine.
+        engine: closed when the interpreter ends, if it is still open: threads that generate are
+            then inside native code, which must not outlive the interpreter.
+        free: frees its memory; called if the engine is lost without being closed. Must not refer
+            to the engine.
     """
 
     def __init__(self, engine: Closing, free: Callable[[], object]) -> None:
@@ -66,11 +66,11 @@ class Lifetime:
         return os.getpid() != self._process
 
     def check(self) -> None:
-        """Refuse to go on in a forked process.
+        """Refuse to continue in a forked process.
 
         Raises:
-            UsageError: threads of llama.cpp's do not survive a fork, and waiting for them would
-                never end.
+            UsageError: llama.cpp's threads do not survive a fork, and waiting for them would never
+                end.
         """
         if self.foreign:
             raise UsageError(
@@ -79,7 +79,7 @@ class Lifetime:
             )
 
     def end(self) -> None:
-        """The engine was closed."""
+        """Note that the engine was closed."""
         atexit.unregister(self._at_exit)
         self._finalizer.detach()
 

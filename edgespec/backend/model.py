@@ -1,4 +1,4 @@
-"""A loaded GGUF file: weights, vocabulary, facts."""
+"""A loaded GGUF file: weights, vocabulary, metadata."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class ModelOptions:
     """How a file is opened.
 
     Attributes:
-        repack: let llama.cpp rearrange weights for this processor's matrix kernels. Faster
-            batches, a second copy of the weights in memory. Not done where
-            `Capabilities.amx` says that it would crash.
+        repack: let llama.cpp rearrange weights for this processor's matrix kernels: faster
+            batches, but a second copy of the weights in memory. Ignored if `Capabilities.amx`,
+            where it could crash.
         vocabulary_only: load the tokenizer and no weights.
     """
 
@@ -45,8 +45,8 @@ class Model(Closing):
 
     Raises:
         ModelFileError: the file is not a usable GGUF, or not a text generation model.
-        ModelLoadError: llama.cpp refused it; the message has its words.
-        KeyboardInterrupt: while loading; nothing stays open.
+        ModelLoadError: llama.cpp refused it; the message quotes it.
+        KeyboardInterrupt: interrupted while loading; nothing stays open.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Model(Closing):
 
     @property
     def pointer(self) -> Any:
-        """The native handle, for the other modules of this room.
+        """The native handle, for the other modules of this package.
 
         Raises:
             BackendError: the model was closed.
@@ -109,7 +109,7 @@ class Model(Closing):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the file says of itself, as llama.cpp tells it: every value but arrays as text."""
+        """The file's metadata from llama.cpp: every value except arrays, as text."""
         keys, values = lib.llama_model_meta_key_by_index, lib.llama_model_meta_val_str_by_index
         count = lib.llama_model_meta_count(self.pointer)
         return {
@@ -118,13 +118,13 @@ class Model(Closing):
 
     @property
     def has_state(self) -> bool:
-        """Whether some layers keep one recurrent state in place of an entry for each token."""
+        """Whether some layers keep one recurrent state instead of an entry for each token."""
         return bool(
             lib.llama_model_is_recurrent(self.pointer) or lib.llama_model_is_hybrid(self.pointer)
         )
 
     def close(self) -> None:
-        """Free the weights. Contexts of this model have to be closed before."""
+        """Free the weights. Close all contexts of this model first."""
         pointer, self._pointer = self._pointer, None
         if pointer is not None:
             self.vocabulary.close()
@@ -132,7 +132,7 @@ class Model(Closing):
 
 
 def _text_of(write: Callable[..., int], *arguments: Any) -> str:
-    """What a native function writes that tells the whole length."""
+    """Return the text that a native function writes; the function returns the full length."""
     size = 256
     while True:
         buffer = ctypes.create_string_buffer(size)

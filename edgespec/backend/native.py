@@ -1,4 +1,4 @@
-"""The binding itself: imported once, initialized once, with its chatter sent to `logging`."""
+"""The binding itself: imported once, initialized once, its log sent to `logging`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _evaluating: int | None = None  # the process that has evaluated something
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _forward(level: int, text: bytes | None, _user_data: Any) -> None:
-    """llama.cpp's log lines, one level down or more: its errors are raised by who called it."""
+    """Log llama.cpp's lines at least one level lower: its callers raise its errors."""
     line = (text or b"").decode("utf-8", "replace").rstrip()
     if not line or level == _CONTINUED:
         return
@@ -40,7 +40,7 @@ def initialize() -> None:
     """Start the native library; later calls do nothing.
 
     Raises:
-        BackendError: the installed binding is not of the version line this room was written for.
+        BackendError: the installed binding is not of a version that this package supports.
     """
     global _initialized
     with _lock:
@@ -57,11 +57,11 @@ def initialize() -> None:
 
 
 def claim_process() -> None:
-    """Say that this process is going to evaluate something.
+    """Note that this process is going to evaluate something.
 
     Raises:
-        UsageError: it was forked from one that did. The threads of GNU OpenMP are gone then, and
-            waiting for them would never end.
+        UsageError: it was forked from a process that did. The threads of GNU OpenMP are then gone,
+            and waiting for them would never end.
     """
     global _evaluating
     if _evaluating not in (None, os.getpid()):
@@ -73,7 +73,7 @@ def claim_process() -> None:
 
 
 def recent_errors() -> str:
-    """What llama.cpp last complained about, for the end of an error message; then forgotten."""
+    """Return llama.cpp's latest complaints for the end of an error message, and forget them."""
     text = " ".join("; ".join(_recent).split())
     _recent.clear()
     return text[:300]

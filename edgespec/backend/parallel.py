@@ -1,7 +1,7 @@
-"""Many sequences in one context: a token each at a time, with what the target thought of it.
+"""Many sequences in one context, a token each at a time, with the target's logits and states.
 
-Weights are read once for all sequences, which makes text several times cheaper than one answer
-after the other.
+Weights are read once for all sequences, so text is several times cheaper than with one answer after
+the other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BATCH = 128
 
 
 class Rows(NamedTuple):
-    """What one step computed; views that the next evaluation invalidates.
+    """The results of one step; views that the next evaluation invalidates.
 
     Attributes:
         logits: float32 (n, n_vocab).
@@ -40,16 +40,16 @@ class Rows(NamedTuple):
 
 
 class ParallelContext(Context):
-    """Sequences 0, 1, 2 ... with a part of one cache each; each is begun, stepped, and begun anew.
+    """Sequences 0, 1, 2 ... that share one cache; each is begun, stepped, and begun again.
 
-    `longest` is how many tokens each may hold.
+    `longest` is how many tokens each can hold.
 
     Args:
-        model: a model whose cache can be cut.
+        model: a model whose cache can be truncated.
         sequences: how many.
-        length: tokens each may hold.
+        length: number of tokens that each can hold.
         threads: of an evaluation.
-        layers: whose inputs are wanted; see `LayerTaps`.
+        layers: those whose inputs are wanted; see `LayerTaps`.
 
     Raises:
         UsageError: a recurrent model, or a layer that does not exist.
@@ -66,7 +66,7 @@ class ParallelContext(Context):
         layers: Sequence[int] = (),
     ) -> None:
         if model.has_state:
-            raise UsageError(f"{model.path.name} is a recurrent model: only transformers will do")
+            raise UsageError(f"{model.path.name} is a recurrent model: it has to be a transformer")
         rows = max(_BATCH, sequences)
         options = ContextOptions(
             length=(sequences + 1) * length,
@@ -91,7 +91,7 @@ class ParallelContext(Context):
         self._shared_layers = np.zeros((0, len(layers) * model.embedding_length), np.float32)
 
     def share(self, tokens: Int32Array) -> None:
-        """What most texts begin with: sequences that do are begun with a copy of it.
+        """Set a common beginning of texts: sequences that have it start with a copy of it.
 
         Raises: as `step`.
         """
@@ -161,7 +161,7 @@ class ParallelContext(Context):
     ) -> None:
         if len(positions) and int(positions.max()) >= self.longest:
             raise ContextFullError(f"a sequence is longer than the {self.longest} tokens allowed")
-        # With final states wanted, llama.cpp computes logits of every token.
+        # If final states are wanted, llama.cpp computes the logits of every token.
         lib.llama_set_embeddings(self.pointer, outputs)
         batch = self._row_batch.fill(sequences, positions, tokens, outputs=outputs)
         status = lib.llama_decode(self.pointer, batch)
@@ -176,7 +176,7 @@ class ParallelContext(Context):
 
 
 class _RowBatch:
-    """A llama_batch over arrays that stay, with a sequence for every token."""
+    """A llama_batch over fixed arrays, with a sequence for every token."""
 
     def __init__(self, capacity: int) -> None:
         self._tokens, self._positions, self._sequences, self._counts = (
@@ -203,7 +203,7 @@ class _RowBatch:
         *,
         outputs: bool,
     ) -> Any:
-        """A token for each sequence named, at its position."""
+        """Set one token for each of these sequences, at its position."""
         count = len(tokens)
         self._native.n_tokens = count
         self._tokens[:count] = tokens

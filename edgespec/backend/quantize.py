@@ -1,4 +1,4 @@
-"""llama.cpp's own quantizer: a smaller, coarser copy of a model."""
+"""Make a smaller, coarser copy of a model with llama.cpp's own quantizer."""
 
 from __future__ import annotations
 

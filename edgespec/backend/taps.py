@@ -1,4 +1,4 @@
-"""Hidden states of chosen layers, read where llama.cpp leaves them. An optional capability.
+"""Read hidden states of chosen layers where llama.cpp leaves them: an optional capability.
 
 The functions belong to llama.cpp's unstable interface and are exported under C++ names; a build
 that lacks them has `Capabilities.layer_taps` False.
@@ -19,18 +19,18 @@ from edgespec.errors import BackendError, UsageError
 
 __all__ = ["LayerTaps", "RecordedInputs", "can_tap"]
 
-# llama.cpp ends the process when a graph without taps is asked for them, and there is no asking
-# first: architectures whose graphs have them in the pinned version.
+# llama.cpp ends the process if a graph without taps is asked for them, and it cannot be asked
+# first. These are the architectures whose graphs have taps in the pinned version.
 _TAPPED = frozenset(("llama", "qwen3", "qwen3moe", "gpt-oss"))
 
 
 def can_tap(architecture: str) -> bool:
-    """Whether llama.cpp's graphs of this architecture hand out the inputs of their layers."""
+    """Return whether llama.cpp's graphs of this architecture give the inputs of their layers."""
     return architecture in _TAPPED
 
 
 class LayerTaps:
-    """Makes every evaluation of a context keep the input of some layers.
+    """Makes every evaluation of a context keep the inputs of some layers.
 
     Args:
         context: an open context.
@@ -58,17 +58,17 @@ class LayerTaps:
         self._switch(True)
 
     def rows(self, layer: int, count: int) -> Float32Array:
-        """Inputs of a layer for the tokens of the last evaluation.
+        """Return the inputs of a layer for the tokens of the last evaluation.
 
         Args:
-            layer: one of those asked for.
-            count: tokens of that evaluation, at most `ContextOptions.batch`.
+            layer: one of the tapped layers.
+            count: number of tokens of that evaluation, at most `ContextOptions.batch`.
 
         Returns:
             float32 (count, embedding_length), a view that the next evaluation invalidates.
 
         Raises:
-            UsageError: the layer was not asked for.
+            UsageError: the layer is not tapped.
         """
         if layer not in self._layers:
             raise UsageError(f"layer {layer} is not tapped")
@@ -92,8 +92,8 @@ class LayerTaps:
 class RecordedInputs:
     """The inputs of some layers for every token that a context evaluates, by position.
 
-    They are copied after each evaluation, so that none has to be repeated for them. Rows of
-    tokens that were rolled back stay until others take their place.
+    They are copied after each evaluation, so that no evaluation has to be repeated. Rows of tokens
+    that were rolled back stay until they are overwritten.
 
     Args:
         context: an open context; everything it evaluates from now on is recorded.
@@ -101,15 +101,14 @@ class RecordedInputs:
 
     Attributes:
         rows: float32 (capacity, layers * embedding_length), each token's inputs side by side.
-        length: the rows before it were recorded; behind a token whose row is missing there are
-            none.
+        length: all rows before it were recorded, and none after it counts.
     """
 
     def __init__(self, context: Context, layers: Sequence[int]) -> None:
         self._taps = LayerTaps(context, layers)
         self._context, self._layers = context, tuple(layers)
         width = context.model.embedding_length
-        # The system gives memory to the rows that are written.
+        # The system allocates memory for rows when they are written.
         self.rows = np.empty((context.capacity, len(layers) * width), np.float32)
         self.length = 0
         context.on_evaluated = self._record

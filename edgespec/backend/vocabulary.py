@@ -18,9 +18,9 @@ from edgespec.errors import BackendError
 __all__ = ["PLAIN", "Vocabulary"]
 
 PLAIN = f"\ufdd0{secrets.token_hex(8)}\ufdd0"
-"""Stands in front of and behind a part of a text that is no control token, whatever it spells.
+"""Stands before and after a part of a text that is no control token, whatever it spells.
 
-Another one in each process, so that no text from outside can have it.
+It is different in each process, so that no text from outside can contain it.
 """
 
 _PIECE_BYTES = 64
@@ -30,9 +30,9 @@ _ORDINARY = (
 
 
 class Vocabulary:
-    """Tokenizer of a loaded model; any thread may use it, as long as the model is open.
+    """Tokenizer of a loaded model; any thread may use it while the model is open.
 
-    What is asked of it after that raises BackendError, unless it is known already.
+    Later calls raise BackendError, unless the answer is known already.
     """
 
     def __init__(self, pointer: Any) -> None:
@@ -42,7 +42,7 @@ class Vocabulary:
 
     @property
     def pointer(self) -> Any:
-        """The native handle, for the other modules of this room.
+        """The native handle, for the other modules of this package.
 
         Raises:
             BackendError: the model was closed.
@@ -52,7 +52,7 @@ class Vocabulary:
         return self._pointer
 
     def close(self) -> None:
-        """The model is about to be freed."""
+        """Note that the model is about to be freed."""
         with self._in_use:
             self._pointer = None
 
@@ -73,9 +73,9 @@ class Vocabulary:
 
     @property
     def infill(self) -> tuple[int, int, int] | None:
-        """Tokens before a prefix, a suffix, and what is to be written between them.
+        """Tokens before a prefix, a suffix, and the text to write between them.
 
-        None where the model does not know how to fill a gap.
+        None if the model cannot fill gaps.
         """
         prefix = _token_or_none(lib.llama_vocab_fim_pre(self.pointer))
         suffix = _token_or_none(lib.llama_vocab_fim_suf(self.pointer))
@@ -91,17 +91,17 @@ class Vocabulary:
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
-        """Every token that ends a generation: EOS, EOT, EOM and their like in the GGUF."""
+        """Every token that ends a generation: EOS, EOT, EOM and the like."""
         is_end = lib.llama_vocab_is_eog
         with self._in_use:
             return frozenset(t for t in range(self.size) if is_end(self.pointer, t))
 
     @cached_property
     def by_bytes(self) -> dict[bytes, int]:
-        """Ordinary tokens by the bytes they stand for; control and unused tokens are not there.
+        """Ordinary tokens by the bytes they stand for, without control and unused tokens.
 
-        Where several stand for the same bytes it is the first, and a single-byte fallback token
-        only where there is no other: what the tokenizer itself would write.
+        If several stand for the same bytes, the first counts; a single-byte fallback token counts
+        only if there is no other. That is what the tokenizer itself would choose.
         """
         found: dict[bytes, int] = {}
         fallback: dict[bytes, int] = {}
@@ -118,13 +118,13 @@ class Vocabulary:
     def tokenize(
         self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
     ) -> Int32Array:
-        """Token ids of a text: int32 (n,).
+        """Split a text into token ids: int32 (n,).
 
         Args:
-            text: or its UTF-8; lone surrogates are replaced, as they have none.
-            add_special: put BOS before it (and EOS after it) where the model wants that.
-            parse_special: read ``<|im_start|>`` and the like as control tokens, but for what stands
-                between two `PLAIN`. False for text that somebody else wrote.
+            text: the text or its UTF-8; lone surrogates, which have no UTF-8, are replaced.
+            add_special: put BOS before it (and EOS after it) if the model wants that.
+            parse_special: read ``<|im_start|>`` and the like as control tokens, except between two
+                `PLAIN`. False for text that is not trusted.
 
         Raises:
             BackendError: the tokenizer failed.
@@ -141,7 +141,7 @@ class Vocabulary:
 
     def _tokenize(self, text: str | bytes, add_special: bool, parse_special: bool) -> Int32Array:
         data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
-        # No text has more tokens than bytes, but for the BOS and EOS that are added.
+        # No text has more tokens than bytes, except for the BOS and EOS that are added.
         tokens = np.empty(len(data) + 8, np.int32)
         with self._in_use:
             count: int = lib.llama_tokenize(
@@ -159,7 +159,7 @@ class Vocabulary:
         return used
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes a token stands for; control tokens give nothing unless `special`.
+        """Return the bytes that a token stands for; none for control tokens unless `special`.
 
         Raises:
             BackendError: the token does not exist.
@@ -176,7 +176,7 @@ class Vocabulary:
             size = -count
 
     def decode(self, tokens: npt.ArrayLike, *, special: bool = False) -> str:
-        """Text of a whole sequence of tokens; broken UTF-8 becomes U+FFFD."""
+        """Return the text of a whole sequence of tokens; broken UTF-8 becomes U+FFFD."""
         pieces = (self.piece(int(t), special=special) for t in np.asarray(tokens, np.int32))
         return b"".join(pieces).decode("utf-8", "replace")
 

@@ -1,1 +1,1 @@
-"""What a GGUF file says of its model, read with care: no header can harm the process."""
+"""Read GGUF headers safely: what a file says of its model; no header can harm the process."""

@@ -1,9 +1,10 @@
-"""The gguf package's reader, made safe for files one does not trust, and quick for large ones.
+"""The gguf package's reader, made safe for untrusted files and fast for large ones.
 
-GGUFReader slices a memory map and takes what it gets: a length that points past the end gives a
-short array, and a hostile count keeps it busy for hours. It also makes one array object for every
-token and every merge, two seconds' worth for a vocabulary of 49,152. Here every read is checked
-against the file's end, counts are bounded, and an array of strings is one block, decoded on demand.
+GGUFReader slices a memory map and accepts what it gets: a length that points past the end gives a
+short array, and a hostile count keeps it busy for hours. It also makes an array object for every
+token and every merge, which takes two seconds for a vocabulary of 49,152. Here every read is
+checked against the file's end, counts are bounded, and an array of strings is read as one block,
+decoded on demand.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ _MAX_ELEMENTS = 1 << 53
 
 
 class MalformedError(ValueError):
-    """Something in the file cannot be as it says."""
+    """The file contradicts itself or the format."""
 
 
 class TruncatedError(MalformedError):
-    """Something lies past the file's end."""
+    """The file ends before what it announces."""
 
 
 class BoundedReader(GGUFReader):  # type: ignore[misc]  # gguf is not followed by the type checker
-    """GGUFReader that raises MalformedError or TruncatedError where that one would run on."""
+    """A GGUFReader that raises MalformedError or TruncatedError where the original would go on."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._strings_left = _MAX_STRINGS
@@ -55,7 +56,7 @@ class BoundedReader(GGUFReader):  # type: ignore[misc]  # gguf is not followed b
 
     def _push_field(self, field: ReaderField, skip_sum: bool = False) -> int:
         if field.name in self.fields:
-            raise MalformedError(f"the key {field.name!r} is there twice")
+            raise MalformedError(f"the key {field.name!r} occurs twice")
         if field.name == "general.alignment":
             _check_alignment(field)
         return int(super()._push_field(field, skip_sum))
@@ -73,7 +74,7 @@ class BoundedReader(GGUFReader):  # type: ignore[misc]  # gguf is not followed b
         return 12 + block.nbytes, [item, length, block], [2], types
 
     def _array(self, offset: int, item: Any, length: int) -> AnyArray:
-        """An array's items as one array, or for strings as the bytes they take up."""
+        """Return an array's items as one array; strings as the bytes they occupy."""
         if item == GGUFValueType.STRING:
             self._strings_left -= length
             if self._strings_left < 0:
@@ -98,7 +99,7 @@ class BoundedReader(GGUFReader):  # type: ignore[misc]  # gguf is not followed b
         elements = 1
         for extent in shape:
             elements *= extent
-        # Checked here, in Python's unbounded integers: the reader's own product wraps around.
+        # Checked here with Python's unbounded integers: the reader's own product wraps around.
         if not 1 <= len(shape) <= _MAX_DIMENSIONS or not 0 < elements <= _MAX_ELEMENTS:
             raise MalformedError(f"tensor {field.name!r} has the absurd shape {shape}")
         return field
@@ -112,7 +113,7 @@ def _check_alignment(field: ReaderField) -> None:
 
 
 def split_strings(block: bytes) -> list[bytes]:
-    """The strings of an array that `BoundedReader` read as one block."""
+    """Split an array of strings that `BoundedReader` read as one block."""
     read, found, position, end = _U64.unpack_from, [], 0, len(block)
     while position < end:
         start = position + 8

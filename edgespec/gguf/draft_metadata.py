@@ -5,19 +5,19 @@ number of tokens in ``<architecture>.vocab_size``, and these keys:
 
 - ``edgespec.draft_to_target``: int32 for each of its tokens, the target's id; -1 for a token that
   is never proposed.
-- ``edgespec.unknown_token``: one of the latter. It is what the draft reads in place of every
-  target token that it does not have, so that a text goes on behind one.
-- ``edgespec.target_vocabulary_size`` and ``edgespec.target_tokens_sha256``, both optional: what
-  it was made for. The latter is the SHA-256, in hexadecimal, of the strings of the target's
-  ``tokenizer.ggml.tokens`` as they stand in a GGUF: for each its length, as 8 bytes with the
-  lowest first, and its bytes.
+- ``edgespec.unknown_token``: a token whose entry is -1. The draft reads it in place of every
+  target token that it does not have, so that it can continue a text with such tokens.
+- ``edgespec.target_vocabulary_size`` and ``edgespec.target_tokens_sha256``, both optional: the
+  target it was made for. The latter is the SHA-256, in hexadecimal, of the strings of the target's
+  ``tokenizer.ggml.tokens`` as in a GGUF: for each string its length, as 8 bytes with the lowest
+  first, and its bytes.
 
 An EAGLE-3 head is llama.cpp's architecture ``eagle3``.
 
-Either may say how good it is: ``edgespec.alpha_greedy`` and ``edgespec.alpha_sampled``, float32,
+Either may state its quality: ``edgespec.alpha_greedy`` and ``edgespec.alpha_sampled``, float32, are
 the acceptance of the first, second, third ... proposal of a block if all before it were accepted,
 on text that it was not trained on, at temperature 0 and 1. ``edgespec.alpha_tasks_greedy`` and
-``edgespec.alpha_tasks_sampled`` say it of answers to prompts by another hand, and go before.
+``edgespec.alpha_tasks_sampled`` are the same in answers to edgespec's own tasks, and are preferred.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class ReducedVocabulary:
     """Some of a target's tokens.
 
     Attributes:
-        target_ids: int32 (draft tokens,), each token's id in the target, -1 where it has none.
-        unknown: the draft's token for all others of the target's.
-        target_size, target_checksum: the target's number of tokens, and the checksum of their
-            texts, if the file says.
+        target_ids: int32 (draft tokens,), each token's id in the target; -1 if it has none.
+        unknown: the draft's token that stands for all other tokens of the target.
+        target_size: the target's number of tokens, if the file states it.
+        target_checksum: the checksum of their texts, if the file states it.
     """
 
     target_ids: Int32Array
@@ -70,7 +70,7 @@ class ReducedVocabulary:
 
     @property
     def known(self) -> int:
-        """How many of the target's tokens it can propose."""
+        """Number of the target's tokens that it can propose."""
         return int(np.count_nonzero(self.target_ids >= 0))
 
 
@@ -82,7 +82,7 @@ class EagleHead:
         layers: the target's layers whose inputs it reads.
         target_width: their width.
         target_ids: int64 (draft tokens,), what it can propose; None for every token.
-        borrows_embedding, borrows_output: it uses the target's matrix, having none of its own.
+        borrows_embedding, borrows_output: whether it uses the target's matrix because it has none.
     """
 
     layers: tuple[int, ...]
@@ -101,9 +101,9 @@ class HeldOut:
 
 
 def read_held_out(data: Metadata) -> HeldOut | None:
-    """What a file says of its own acceptance.
+    """Return what a file states about its own acceptance.
 
-    Raises MalformedError where it is no list of shares.
+    Raises MalformedError if that is not a list of shares.
     """
     for kind in ("alpha_tasks", "alpha"):
         found = [_shares(data, f"edgespec.{kind}_{name}") for name in ("greedy", "sampled")]
@@ -113,9 +113,9 @@ def read_held_out(data: Metadata) -> HeldOut | None:
 
 
 def read_reduced(data: Metadata, arch: str) -> ReducedVocabulary | None:
-    """The reduced vocabulary of a file that has one.
+    """Return the reduced vocabulary of a file; None if it has none.
 
-    Raises MalformedError where the table does not fit the vocabulary or itself.
+    Raises MalformedError if the table contradicts the vocabulary or itself.
     """
     if _TABLE not in data or arch == _EAGLE:
         return None
@@ -145,9 +145,9 @@ def read_reduced(data: Metadata, arch: str) -> ReducedVocabulary | None:
 def read_eagle(
     data: Metadata, arch: str, tensors: Sequence[Any], width: int, vocabulary_size: int
 ) -> EagleHead | None:
-    """The facts of a file that is an EAGLE-3 head.
+    """Return the facts of a file that is an EAGLE-3 head; None if it is not one.
 
-    Raises MalformedError where llama.cpp would refuse it, or end the process on it.
+    Raises MalformedError if llama.cpp would refuse the file or crash on it.
     """
     if arch != _EAGLE:
         return None
@@ -195,7 +195,7 @@ def _target_ids(by_name: dict[str, Any], size: int) -> Int64Array | None:
 
 
 def _check_ids(name: str, ids: AnyArray, size: int) -> None:
-    """Distinct ids of tokens, at least one."""
+    """Check that ids are distinct, in range, and at least one."""
     if len(ids) == 0:
         raise MalformedError(f"{name} names no token")
     if int(ids.min()) < 0 or int(ids.max()) >= size:
@@ -221,5 +221,5 @@ def _shares(data: Metadata, key: str) -> tuple[float, ...]:
         return ()
     shares = tuple(float(value) for value in values[:_MAX_POSITIONS])
     if not all(0.0 <= share <= 1.0 for share in shares):
-        raise MalformedError(f"{key} has entries that are no shares")
+        raise MalformedError(f"{key} has entries that are not between 0 and 1")
     return shares

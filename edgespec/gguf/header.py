@@ -1,7 +1,7 @@
-"""What a GGUF says of its model, checked before native code sees the file.
+"""Read what a GGUF says of its model, and check it before native code sees the file.
 
-llama.cpp refuses much of what is wrong by itself, but aborts the process or divides by zero on some
-of it. Whatever `read_header` returns is complete, in range, and agrees with the tensors.
+llama.cpp refuses most malformed files, but some abort the process or divide by zero. What
+`read_header` returns is complete, in range, and agrees with the tensors.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _NOT_GENERATIVE = frozenset(
 class GGUFHeader:
     """The facts of one model file.
 
-    ``head_count_kv`` has an entry for each layer, 0 where the layer has no attention;
+    ``head_count_kv`` has an entry for each layer, 0 if the layer has no attention;
     ``tensor_bytes`` and ``parameter_count`` cover all parts of a split model. ``reduced`` and
-    ``eagle`` are for files that are a draft for one target; the former has no token texts.
-    ``held_out`` is what a draft's file says of its own acceptance.
+    ``eagle`` are for drafts of one target; a reduced vocabulary has no token texts. ``held_out``
+    is what a draft's file states about its own acceptance.
     """
 
     path: Path
@@ -87,22 +87,22 @@ class GGUFHeader:
     _token_types: AnyArray | None = field(repr=False, compare=False)
 
     def tokens(self) -> list[str]:
-        """Every token's text as the file has it; undecodable bytes as lone surrogates."""
+        """Return every token's text as the file has it; undecodable bytes as lone surrogates."""
         return self._tokens
 
     def token_types(self) -> list[int]:
-        """Every token's type, as in `gguf.TokenType`; all normal if the file does not say."""
+        """Return every token's type, as in `gguf.TokenType`; all normal if the file has none."""
         if self._token_types is None:
             return [int(TokenType.NORMAL)] * self.vocabulary_size
         return [int(kind) for kind in self._token_types]
 
     def same_tokens(self, other: GGUFHeader) -> bool:
-        """Whether both files have exactly the same token texts."""
+        """Return whether both files have exactly the same token texts."""
         return self._token_block == other._token_block
 
     @cached_property
     def tokens_sha256(self) -> str:
-        """Checksum of the token texts as they stand in the file, each behind its length."""
+        """Checksum of the token texts as in the file, each preceded by its length."""
         return hashlib.sha256(self._token_block).hexdigest()
 
     @cached_property
@@ -111,10 +111,10 @@ class GGUFHeader:
 
 
 def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
-    """Read and check the header of a GGUF model that is to generate text.
+    """Read and check the header of a GGUF model for text generation.
 
-    Raises ModelFileError, in one line that says what is wrong and what to do, when the file is
-    missing, unreadable, no GGUF, truncated, damaged, not the first part of a split model, not a
+    Raises ModelFileError, in one line that says what is wrong and what to do, if the file is
+    missing, unreadable, not a GGUF, truncated, damaged, not the first part of a split model, not a
     generative model, without a tokenizer, or would make llama.cpp misbehave.
     """
     path = Path(path)
@@ -173,7 +173,7 @@ def _header(path: Path, data: Metadata, readers: Sequence[BoundedReader]) -> GGU
 
 
 def _architecture(path: Path, data: Metadata) -> str:
-    """The architecture, of a model that can continue a text."""
+    """Return the architecture; refuse a model that cannot continue a text."""
     arch = data.text("general.architecture")
     if not arch:
         raise MalformedError("it does not name its architecture (general.architecture)")
@@ -192,7 +192,7 @@ def _architecture(path: Path, data: Metadata) -> str:
 
 
 def _vocabulary(path: Path, data: Metadata) -> tuple[bytes, int, AnyArray | None]:
-    """The token texts as one block, their number, and their types."""
+    """Return the token texts as one block, their number, and their types."""
     model = data.text("tokenizer.ggml.model")
     tokens = data.strings("tokenizer.ggml.tokens")
     if model in (None, "none", "no_vocab") or tokens is None or tokens[0] == 0:
@@ -205,7 +205,7 @@ def _vocabulary(path: Path, data: Metadata) -> tuple[bytes, int, AnyArray | None
 
 
 def _beside(data: Metadata, key: str, count: int, kind: str) -> AnyArray | None:
-    """An array with one 4-byte number a token: llama.cpp reads as many without looking."""
+    """Return an array with one 4-byte number per token: llama.cpp reads as many unchecked."""
     values = data.numbers(key)
     if values is not None and (values.dtype.kind not in kind or values.dtype.itemsize != 4):
         raise MalformedError(f"{key} has the wrong type")
@@ -215,7 +215,7 @@ def _beside(data: Metadata, key: str, count: int, kind: str) -> AnyArray | None:
 
 
 def _heads(data: Metadata, arch: str, layers: int) -> tuple[int, tuple[int, ...]]:
-    """The number of query heads, and of KV heads in each layer."""
+    """Return the number of query heads, and of KV heads in each layer."""
     key = f"{arch}.attention.head_count"
     queries = data.per_layer(key, layers, _MAX_WIDTH) or (0,) * layers
     recurrent = f"{arch}.ssm.state_size" in data or f"{arch}.wkv.head_size" in data
@@ -254,7 +254,7 @@ def _check_embedding(tensors: Sequence[Any], width: int, count: int) -> None:
 
 
 def _check_numbers(data: Metadata, arch: str, head_width: int) -> None:
-    """Values that llama.cpp uses without looking at them."""
+    """Check values that llama.cpp uses unchecked."""
     data.finite(f"{arch}.rope.freq_base")
     data.finite(f"{arch}.rope.freq_base_swa")
     data.finite(f"{arch}.rope.scale_linear", zero=True)
@@ -272,7 +272,7 @@ def _check_numbers(data: Metadata, arch: str, head_width: int) -> None:
 
 
 def _quantization(data: Metadata, tensors: Sequence[Any]) -> str:
-    """The kind of quantization by its usual name, like Q4_K_M; else the commonest tensor type."""
+    """Return the quantization's usual name, like Q4_K_M; else the commonest tensor type."""
     declared = data.integer("general.file_type", 0, 1 << 31)
     if declared is not None:
         try:
@@ -287,7 +287,7 @@ def _quantization(data: Metadata, tensors: Sequence[Any]) -> str:
 
 
 def _other_parts(path: Path, data: Metadata) -> list[BoundedReader]:
-    """Readers for the other parts of a split model whose first part is *path*."""
+    """Open the other parts of a split model whose first part is *path*."""
     count = data.integer("split.count", 0, _MAX_SPLITS) or 1
     if count == 1:
         return []

@@ -1,4 +1,4 @@
-"""Typed access to a GGUF's key-value pairs, with errors that name the key."""
+"""Typed access to a GGUF's key-value pairs; errors name the key."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from edgespec.gguf.bounded_reader import BoundedReader, MalformedError
 __all__ = ["Metadata"]
 
 _INTEGERS = frozenset(kind for kind in GGUFValueType if kind.name.startswith(("INT", "UINT")))
-# What converters write where a model has no such token.
+# What converters write if a model has no such token.
 _NO_TOKEN = (-1, 0xFFFFFFFF)
 
 
 class Metadata:
-    """The pairs of one file. Every getter gives None for a key that is not there.
+    """The pairs of one file.
 
-    Every getter raises MalformedError when the value has another type or is out of its range.
+    Every getter returns None if there is no such key, and raises MalformedError if the value has
+    another type or is out of range.
     """
 
     def __init__(self, reader: BoundedReader) -> None:
@@ -31,7 +32,7 @@ class Metadata:
         return key in self._fields
 
     def text(self, key: str) -> str | None:
-        """A string."""
+        """Return a string."""
         field = self._typed(key, GGUFValueType.STRING)
         if field is None:
             return None
@@ -41,12 +42,12 @@ class Metadata:
             raise MalformedError(f"{key} is not valid UTF-8") from None
 
     def flag(self, key: str) -> bool | None:
-        """A truth value."""
+        """Return a boolean."""
         field = self._typed(key, GGUFValueType.BOOL)
         return None if field is None else bool(field.parts[-1][0])
 
     def integer(self, key: str, low: int, high: int) -> int | None:
-        """A whole number from *low* to *high*."""
+        """Return a whole number from *low* to *high*."""
         field = self._fields.get(key)
         if field is None:
             return None
@@ -55,14 +56,14 @@ class Metadata:
         return _within(key, int(field.parts[-1][0]), low, high)
 
     def required(self, key: str, low: int, high: int) -> int:
-        """A whole number that has to be there."""
+        """Return a whole number; raise MalformedError if there is none."""
         value = self.integer(key, low, high)
         if value is None:
             raise MalformedError(f"it has no {key}")
         return value
 
     def per_layer(self, key: str, layers: int, high: int) -> tuple[int, ...] | None:
-        """A whole number for each layer; one number stands for all of them."""
+        """Return a whole number for each layer; the file may have one for all."""
         field = self._fields.get(key)
         if field is None:
             return None
@@ -76,7 +77,7 @@ class Metadata:
         return tuple(values)
 
     def finite(self, key: str, *, zero: bool = False) -> float | None:
-        """A finite positive number; *zero* lets it be 0."""
+        """Return a finite positive number; *zero* allows 0."""
         field = self._typed(key, GGUFValueType.FLOAT32)
         if field is None:
             return None
@@ -86,7 +87,7 @@ class Metadata:
         return value
 
     def token(self, key: str, vocabulary_size: int) -> int | None:
-        """A token's id."""
+        """Return a token's id."""
         value = self.integer(key, -1, 0xFFFFFFFF)
         if value is None or value in _NO_TOKEN:
             return None
@@ -95,7 +96,7 @@ class Metadata:
         return value
 
     def numbers(self, key: str) -> AnyArray | None:
-        """An array of numbers."""
+        """Return an array of numbers."""
         field = self._fields.get(key)
         if field is None:
             return None
@@ -105,7 +106,7 @@ class Metadata:
         return values
 
     def strings(self, key: str) -> tuple[int, bytes] | None:
-        """An array of strings: how many, and the block `split_strings` takes apart."""
+        """Return an array of strings: their number, and a block for `split_strings`."""
         field = self._fields.get(key)
         if field is None:
             return None

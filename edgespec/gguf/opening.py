@@ -1,7 +1,7 @@
-"""Open a GGUF for reading its header, after a look at its first 24 bytes.
+"""Open a GGUF to read its header, after checking its first 24 bytes.
 
-Those bytes tell a foreign file, an older format or a nonsense count from a GGUF before anything
-else is read.
+Those bytes reveal a file of another format, an older version or absurd counts before anything else
+is read.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _FOREIGN = (
 def open_gguf(path: Path) -> BoundedReader:
     """Read the header of *path*.
 
-    Raises ModelFileError when it is missing, not a readable file, empty, no GGUF, of another
-    version or byte order, truncated, or when its counts and sizes are absurd.
+    Raises ModelFileError if it is missing, not a readable file, empty, not a GGUF, of another
+    version or byte order, truncated, or if its counts and sizes are absurd.
     """
     size = _size(path)
     try:
@@ -59,12 +59,12 @@ def open_gguf(path: Path) -> BoundedReader:
         ValueError,
         struct.error,
     ) as error:
-        # What the reader raises on nonsense is not specified; all of it means the same.
+        # It is not specified what the reader raises on nonsense: all of it means the same.
         raise damaged(path, error) from None
 
 
 def damaged(path: Path, error: BaseException) -> ModelFileError:
-    """The error for a file whose content makes no sense."""
+    """Return the error for a file whose content makes no sense."""
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     return ModelFileError(f"{path} is damaged: {reason}: download it again or choose another file")
 

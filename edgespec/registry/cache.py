@@ -1,8 +1,8 @@
-"""The cache folder: model files that were fetched, each with a record of its checksum.
+"""The cache folder: downloaded model files, each with a record of its checksum.
 
-Beside ``NAME`` lies ``NAME.record.json`` with its sha256 and the size and modification time it had
-when that was computed, so that a later start need not hash it again. ``NAME.partial`` is an
-unfinished download, ``NAME.lock`` keeps two processes from fetching the same file.
+Beside ``NAME`` lies ``NAME.record.json`` with its sha256, and its size and modification time when
+that was computed, so that later starts need not hash it again. ``NAME.partial`` is an unfinished
+download; ``NAME.lock`` keeps two processes from fetching the same file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a cached file since it was last hashed."""
+    """What was known about a cached file when it was last hashed."""
 
     name: str
     file: str
@@ -41,12 +41,12 @@ class Record:
 
 
 def default_cache() -> ModelCache:
-    """The user's cache; the environment variable EDGESPEC_CACHE replaces its folder."""
+    """Return the user's cache; the environment variable EDGESPEC_CACHE replaces its folder."""
     return ModelCache(cache_root() / "models")
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file's bytes, in hexadecimal. Raises OSError when it cannot be read."""
+    """Return the sha256 of a file's bytes, in hexadecimal. Raises OSError if it is unreadable."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -61,15 +61,15 @@ class ModelCache:
         self.folder = folder
 
     def path(self, file: str) -> Path:
-        """Where *file* is, or would be."""
+        """Return where *file* is, or would be."""
         return self.folder / file
 
     def partial(self, file: str) -> Path:
-        """Where an unfinished download of *file* is kept."""
+        """Return where an unfinished download of *file* is kept."""
         return self.folder / f"{file}.partial"
 
     def record(self, file: str) -> Record | None:
-        """The record of a file that is there; None when there is no file or no readable record."""
+        """Return the record of a file; None if there is no file or no readable record."""
         if not self.path(file).is_file():
             return None
         try:
@@ -78,18 +78,18 @@ class ModelCache:
             return None
 
     def records(self) -> list[Record]:
-        """The records of all files this registry fetched and that are still there."""
+        """Return the records of all files that this registry fetched and that still exist."""
         names = sorted(self.folder.rglob("*" + _RECORD)) if self.folder.is_dir() else []
         files = [path.relative_to(self.folder).as_posix()[: -len(_RECORD)] for path in names]
         return [record for file in files if (record := self.record(file))]
 
     def holds(self, file: str, sha256: str | None = None) -> bool:
-        """Whether *file* is there with the bytes it should have.
+        """Return whether *file* exists with the bytes it should have.
 
-        *sha256* is the published checksum; without one, the recorded one counts. A file whose size
+        *sha256* is the published checksum; without it, the recorded one counts. A file whose size
         and modification time are as recorded is not hashed again.
 
-        Raises RegistryError when it is there and cannot be read.
+        Raises RegistryError if it exists and cannot be read.
         """
         path = self.path(file)
         record = self.record(file)
@@ -107,7 +107,7 @@ class ModelCache:
             _log.warning("%s was altered: its checksum is not the published one", path)
             return False
         name, source = (record.name, record.source) if record else (file, "found in the cache")
-        # A folder that cannot be written costs a hash at every start, nothing more.
+        # If the folder cannot be written, the file is hashed at every start; nothing else.
         with suppress(OSError):
             self._write(Record(name, file, source, actual, status.st_size, status.st_mtime_ns))
         return True
@@ -120,15 +120,15 @@ class ModelCache:
         partial, path = self.partial(file), self.path(file)
         _sync(partial)
         status = partial.stat()
-        # The record comes first: what has its final name always has a record.
+        # The record comes first, so that a file with its final name always has one.
         self._write(Record(name, file, source, sha256, status.st_size, status.st_mtime_ns))
         partial.replace(path)
         return path
 
     def remove(self, file: str) -> int:
-        """Delete a file this registry fetched, and what it kept about it; returns the bytes freed.
+        """Delete a file that this registry fetched, and its record; return the bytes freed.
 
-        Raises RegistryError when it is not there, was not put there by this registry, is being
+        Raises RegistryError if it does not exist, was not put there by this registry, is being
         fetched, or cannot be deleted.
         """
         path, partial = self.path(file), self.partial(file)
@@ -146,10 +146,10 @@ class ModelCache:
 
     @contextmanager
     def lock(self, file: str, *, wait: bool = True) -> Iterator[None]:
-        """Hold *file*'s lock, creating its folder; waits for another process if *wait*.
+        """Hold *file*'s lock, creating its folder; with *wait*, wait for another process.
 
-        Raises RegistryError when the folder cannot be written, or, unless *wait*, when another
-        process holds the lock.
+        Raises RegistryError if the folder cannot be written or, without *wait*, if another process
+        holds the lock.
         """
         path = self.path(file)
         try:
@@ -188,7 +188,7 @@ class ModelCache:
 
 
 def validator_path(partial: Path) -> Path:
-    """Where the validator of a partial download is kept."""
+    """Return where the validator of a partial download is kept."""
     return partial.with_name(partial.name + ".validator")
 
 

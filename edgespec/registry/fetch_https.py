@@ -1,6 +1,6 @@
-"""Fetch a file over https into a partial file, continuing one that was interrupted.
+"""Fetch a file over https into a partial file; continue an interrupted download.
 
-A download is continued only if the server confirms, by the strong ETag it gave the first time, that
+A download is continued only if the server confirms, by the strong ETag that it sent at first, that
 the file is still the same.
 """
 
@@ -35,11 +35,11 @@ def fetch_url(
     progress: Progress,
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Download *url* into *partial*; a connection lost half-way is taken up again.
+    """Download *url* into *partial*; after a lost connection, continue.
 
-    Raises DownloadError when the server cannot be reached, refuses or keeps breaking off,
-    ChecksumError when it sends more than *size* bytes, OSError when *partial* cannot be written.
-    Interrupted or broken off, *partial* stays and the next call continues it.
+    Raises DownloadError if the server cannot be reached, refuses, or the connection keeps failing;
+    ChecksumError if it sends more than *size* bytes; OSError if *partial* cannot be written. After
+    an interruption or a failure, *partial* stays and the next call continues it.
     """
     import httpx  # costs a tenth of a second, and only downloads need it
 
@@ -64,12 +64,13 @@ def fetch_url(
 def _transfer(
     client: httpx.Client, url: str, partial: Path, size: int | None, progress: Progress
 ) -> bool:
-    """One request: ask for what is missing, and write what comes.
+    """Make one request: ask for what is missing, and write what comes.
 
-    False when what is there cannot be continued: it is gone, and the next request starts again.
+    Returns False if *partial* could not be continued: it was deleted, and the next request starts
+    from the beginning.
     """
     start, asking = _resumption(url, partial)
-    # Identity: a compressed body could not be continued, nor counted against the size.
+    # Identity: a compressed body could not be continued, nor compared with the size.
     asking["Accept-Encoding"] = "identity"
     with client.stream("GET", url, headers=asking) as response:
         status = response.status_code
@@ -94,7 +95,7 @@ def _write(
         file.seek(start)
         file.truncate()
         progress(done, total)
-        # As it comes: gathering larger chunks would lose the last one when the connection breaks.
+        # Write as it comes: with larger chunks, a broken connection would lose the last one.
         for chunk in response.iter_raw():
             done += len(chunk)
             if total is not None and done > total:
@@ -104,7 +105,7 @@ def _write(
 
 
 def _resumption(url: str, partial: Path) -> tuple[int, dict[str, str]]:
-    """Where to continue from, and the headers that ask for it."""
+    """Return where to continue, and the headers that ask for it."""
     try:
         known = json.loads(validator_path(partial).read_text(encoding="utf-8"))
         etag = known["etag"] if known["url"] == url else None

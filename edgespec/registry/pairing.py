@@ -1,4 +1,4 @@
-"""Whether a draft's tokens mean the same as its target's."""
+"""Check that a draft's tokens mean the same as its target's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PADDING = re.compile(
 class Pairing:
     """A draft fits: token ids below ``shared_vocabulary`` mean the same in both models.
 
-    Of a draft with a reduced vocabulary it is the number of tokens that it has.
+    For a draft with a reduced vocabulary, that is the number of tokens it has.
     """
 
     shared_vocabulary: int
@@ -36,12 +36,12 @@ class Pairing:
 def check_pairing(target: GGUFHeader, draft: GGUFHeader) -> Pairing:
     """Check that *draft* can propose tokens for *target*.
 
-    The vocabularies must be identical, or identical but for padding at the end: tokens there that
-    are unused, special, or named as padding, in the longer vocabulary or in both. Tokenizer kind
-    and the ids of the special tokens must agree.
+    The vocabularies must be identical except for padding at the end of one or both: tokens that
+    are unused, special, or named as padding. The kind of tokenizer and the ids of the special
+    tokens must be the same.
 
-    A draft with a reduced vocabulary must name tokens that the target has, and an EAGLE-3 head
-    layers and a width that it has.
+    The tokens of a reduced vocabulary must be among the target's, and the layers and the width
+    that an EAGLE-3 head reads must be the target's.
 
     Raises PairingError, naming what differs; for vocabularies the first token id and both texts.
     """
@@ -134,8 +134,8 @@ def _check_tokens(target: GGUFHeader, draft: GGUFHeader) -> Pairing:
     shorter, longer = sorted((target, draft), key=lambda header: header.vocabulary_size)
     common = shorter.vocabulary_size
     shared = next((i for i in range(common) if ours[i] != theirs[i]), common)
-    # What the longer one has on top must be padding; where both go on with different tokens, it is
-    # enough that one of them goes on with padding.
+    # What the longer one has more must be padding. If both continue with different tokens, it is
+    # enough that one of them continues with padding.
     last = _end_of_text(longer)
     if shared < common:
         last = min(last, _end_of_text(shorter))
@@ -149,7 +149,7 @@ def _check_tokens(target: GGUFHeader, draft: GGUFHeader) -> Pairing:
 
 
 def _end_of_text(header: GGUFHeader) -> int:
-    """The vocabulary's size without the padding at its end."""
+    """Return the vocabulary's size without the padding at its end."""
     texts, kinds = header.tokens(), header.token_types()
     end = len(texts)
     while end and _pads(texts[end - 1], kinds[end - 1]):

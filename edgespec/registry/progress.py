@@ -1,4 +1,4 @@
-"""The shape of a progress callback, shared by everything that fetches."""
+"""The type of progress callbacks of all downloads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 __all__ = ["Progress", "silent"]
 
 Progress = Callable[[int, "int | None"], None]
-"""Called with the bytes that are there, and how many there will be if that is known."""
+"""Called with the number of bytes so far, and the total if it is known."""
 
 
 def silent(done: int, total: int | None) -> None:

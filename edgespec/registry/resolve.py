@@ -1,4 +1,4 @@
-"""From what the user typed to a file: a path, a name, a Hugging Face reference, or nothing."""
+"""Find a model's file from what the user typed: a path, a name, a reference, or nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HUB = re.compile(
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """A model's file, the name to show for it, and what the manifest says of it, if anything."""
+    """A model's file, the name to show for it, and its entry in the manifest, if any."""
 
     path: Path
     name: str
@@ -38,14 +38,14 @@ def resolve(
     progress: Progress | None = None,
     offline: bool = False,
 ) -> ResolvedModel:
-    """Find *model*'s file, downloading it if it has a name and is not there.
+    """Find *model*'s file; download it if it has a name and is not in the cache.
 
     None is the manifest's default. A string is a manifest name, ``hf:OWNER/REPO/FILE.gguf``, or a
-    path: anything with a separator, ending in ``.gguf``, or that exists. What is in the cache
-    never touches the network; with *offline*, nothing does.
+    path: anything that has a separator, ends in ``.gguf``, or exists. A cached model needs no
+    network; with *offline*, the network is never used.
 
-    Raises ModelFileError for a path where no file is, UnknownModelError for a name nobody knows,
-    RegistryError when it is not there and *offline*, and whatever `pull` raises.
+    Raises ModelFileError for a path without a file, UnknownModelError for an unknown name,
+    RegistryError if it has to be downloaded but *offline* is set, and whatever `pull` raises.
     """
     if isinstance(model, os.PathLike):
         return _at_path(Path(model))
@@ -65,7 +65,7 @@ def resolve(
 
 
 def cached_file(name: str) -> str:
-    """The file, relative to the cache folder, that a manifest name or Hugging Face reference has.
+    """Return the file of a manifest name or Hugging Face reference, relative to the cache folder.
 
     Raises UnknownModelError for any other text.
     """

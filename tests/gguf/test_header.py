@@ -212,7 +212,7 @@ def test_key_that_is_there_twice(make_gguf):
 
     path = make_gguf(change=change)
     path.write_bytes(path.read_bytes().replace(b"some.key", b"same.key"))
-    refuse(path, "'same.key' is there twice")
+    refuse(path, "'same.key' occurs twice")
 
 
 def test_split_model(make_gguf):
