@@ -199,15 +199,15 @@ class Context(Closing):
     # -- the cache --------------------------------------------------------------------------
 
     def native_length(self, sequence: int = 0) -> int:
-        """Length of a sequence as llama.cpp sees it."""
+        """Return the length of a sequence according to llama.cpp."""
         return int(lib.llama_memory_seq_pos_max(self._memory, sequence)) + 1
 
     def truncate(self, length: int) -> None:
         """Roll sequence 0 back to its first `length` tokens, or fewer.
 
-        A cache that cannot be cut there (see `can_truncate`) goes back to its newest checkpoint
-        of at most `length` tokens, without one to none; `self.length` says where it stands. The
-        tokens behind that have to be evaluated again.
+        A cache that cannot be truncated (see `can_truncate`) restores its newest checkpoint of at
+        most `length` tokens; without one, it is emptied. `self.length` is then its length, and the
+        tokens after that have to be evaluated again.
         """
         if length >= self.length:
             return

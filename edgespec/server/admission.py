@@ -1,4 +1,4 @@
-"""Who may generate: a few at once, a bounded number waiting, and the others told to come back."""
+"""Which requests may generate: a few at once; a bounded number wait; the rest must retry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgespec.server.errors import ApiError
 
 __all__ = ["Admission"]
 
-_WEIGHT = 0.2  # of the newest generation in the mean
+_WEIGHT = 0.2  # of the latest generation in the mean
 _LONGEST_RETRY_S = 120
 
 
@@ -21,14 +21,14 @@ class Cancellable(Protocol):
     """What has a turn: a stream."""
 
     def cancel(self) -> None:
-        """End it."""
+        """End the generation."""
 
 
 class Admission:
     """Turns at the engine, first come first served. It belongs to one event loop.
 
     Args:
-        parallel: generations under way at once; they take turns at the engine.
+        parallel: generations that run at once; they take turns at the engine.
         queue: how many more may wait.
     """
 
@@ -43,20 +43,20 @@ class Admission:
 
     @property
     def running(self) -> int:
-        """How many generations are under way."""
+        """Number of generations that are running."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """How many requests are before their generation: prepared, or in the queue."""
+        """Number of requests whose generation has not begun: in preparation or in the queue."""
         return self._places - len(self._running)
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Room for a request from its arrival to the end of its generation.
+        """Reserve a place for a request from its arrival to the end of its generation.
 
         Raises:
-            ApiError: there is none (429, with Retry-After), or the server is stopping (503).
+            ApiError: there is no place (429, with Retry-After), or the server is stopping (503).
         """
         if self._closed:
             raise _stopping()
@@ -77,14 +77,14 @@ class Admission:
 
     @asynccontextmanager
     async def turn(self, stream: Cancellable, seconds: float) -> AsyncIterator[None]:
-        """Wait for this stream's turn, and have it until the block ends.
+        """Wait for this stream's turn, and hold it until the block ends.
 
         Args:
             stream: cancelled when the time is over, and by `close`.
             seconds: for the wait and the turn together.
 
         Raises:
-            ApiError: the time was over before it was its turn (504), or `close` was called (503).
+            ApiError: the time was over before its turn came (504), or `close` was called (503).
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
@@ -101,7 +101,7 @@ class Admission:
             self._give_back()
 
     def close(self) -> None:
-        """End what runs, with what it has written, and refuse what waits."""
+        """End running generations with what they have written, and refuse waiting ones."""
         self._closed = True
         for ticket in self._tickets:
             if not ticket.done():
@@ -123,7 +123,7 @@ class Admission:
             await ticket
         except asyncio.CancelledError:
             if ticket.done() and not ticket.cancelled() and ticket.exception() is None:
-                self._give_back()  # it was this one's turn just when its client went away
+                self._give_back()  # its turn came just when its client went away
             raise
         finally:
             timer.cancel()

@@ -1,4 +1,4 @@
-"""The application: its routes, and what stands before them."""
+"""The application: its routes and middleware."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Limits:
     """What a request may take.
 
     Attributes:
-        parallel: generations under way at once; they take turns at the engine.
-        queue: requests that may wait.
+        parallel: generations that run at once; they take turns at the engine.
+        queue: number of requests that may wait.
         seconds: for waiting and generating.
-        body: bytes.
-        grace: seconds for what is under way when the server is told to stop.
+        body: most bytes of a request's body.
+        grace: seconds for running generations when the server is told to stop.
 
     Raises:
         UsageError: a value is out of range.
@@ -76,7 +76,7 @@ class Service:
 
     Attributes:
         engine: an open one; not closed here.
-        defaults: for what requests do not say.
+        defaults: for what requests do not specify.
         access: who may use it.
         limits: what a request may take.
     """
@@ -146,9 +146,9 @@ class Service:
         return JSONResponse(describe(keyed=self.access.api_key is not None))
 
     async def page(self, request: Request) -> Response:
-        """GET / and the files that the page there needs.
+        """GET / and the files of that page.
 
-        They change together: a browser asks every time whether its copies still hold.
+        They change together, so a browser checks each time whether its copies are current.
         """
         file = request.path_params.get("file", ".")
         response = await _FILES.get_response(file, request.scope)
@@ -157,7 +157,7 @@ class Service:
 
 
 def make_app(service: Service) -> Starlette:
-    """The ASGI application of a service."""
+    """Make the ASGI application of a service."""
     routes = [
         Route("/v1/chat/completions", service.chat, methods=["POST"]),
         Route("/v1/completions", service.complete, methods=["POST"]),

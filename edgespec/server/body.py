@@ -1,4 +1,4 @@
-"""Reading the body of a request, up to a limit."""
+"""Read the body of a request, up to a limit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["read_body"]
 
 _SECONDS = 60.0
 _DISCARDED = 16
-"""How many times the limit is read and thrown away: a client that still sends hears no answer."""
+"""How many times the limit is read and dropped: a client that still sends hears no answer."""
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The body, at most `limit` bytes of it in memory.
+    """Return the body, with at most `limit` bytes of it in memory.
 
     Raises:
         ApiError: it is longer (413), or does not come (408).

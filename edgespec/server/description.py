@@ -1,4 +1,4 @@
-"""``/openapi.json``: the interface as a document, made of the shapes of requests."""
+"""``/openapi.json``: the interface as a document, generated from the shapes of requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ERRORS = {
 
 
 def describe(*, keyed: bool) -> Json:
-    """The OpenAPI document.
+    """Return the OpenAPI document.
 
     Args:
         keyed: whether clients have to send a key.
@@ -95,7 +95,7 @@ def _of(name: str) -> Json:
 
 
 def _results() -> Json:
-    """Shapes of responses, as far as clients rely on them."""
+    """Return the shapes of responses, as far as clients rely on them."""
     text, number = {"type": "string"}, {"type": "integer"}
     nullable = {"type": ["string", "null"]}
     error = _object(message=text, type=text, param=nullable, code=nullable)

@@ -1,4 +1,4 @@
-"""What a client is told when something is wrong: OpenAI's error objects, and the right status."""
+"""What a client gets when something is wrong: OpenAI's error objects, and the right status."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ApiError(Exception):
         kind: the ``type`` of OpenAI's error object.
         param: the field of the request that is wrong.
         code: for programs.
-        headers: more headers of the response.
+        headers: additional headers of the response.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ApiError(Exception):
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """What to tell of any error; one that nobody expected is logged, and told without details."""
+    """Turn any error into one for the client; log unexpected ones and hide their details."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):
@@ -74,6 +74,6 @@ def as_api_error(error: Exception) -> ApiError:
 
 
 def error_response(error: Exception) -> JSONResponse:
-    """The response that tells it."""
+    """Return the response for an error."""
     told = as_api_error(error)
     return JSONResponse(told.body, told.status, headers=told.headers)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Defaults", "Job", "prepare"]
 
-_FORBIDDEN = -100.0  # and less, as OpenAI's interface has it
+_FORBIDDEN = -100.0  # this and less forbid a token, as in OpenAI's interface
 _ENOUGH_TOKENS = 8  # for a speedup: fewer say nothing
 
 _FILTERS = (
@@ -52,10 +52,10 @@ _FILTERS = (
 
 @dataclass(frozen=True)
 class Defaults:
-    """What holds where a request says nothing.
+    """What applies to requests that do not specify it.
 
     Attributes:
-        sampling: its filters.
+        sampling: the filters.
         accept: the acceptance rule.
         seed: of every answer; None for a random one each time.
     """
@@ -69,8 +69,8 @@ class Job(NamedTuple):
     """A generation that is ready to run.
 
     Attributes:
-        stream: of its pieces.
-        chunks: makes objects of them.
+        stream: yields the answer's token chunks.
+        chunks: turns them into objects.
         whole: makes the object of the finished answer.
         speedup: over plain decoding.
         seed: of its draws.
@@ -184,7 +184,7 @@ def _grammar(request: ChatRequest, tools: ToolUse | None) -> str | None:
 
 
 def _as_template_message(message: Message) -> dict[str, Any]:
-    """For the chat template, which knows the role that OpenAI renamed by its old name."""
+    """Convert a message for the chat template; the role "developer" was "system" before."""
     plain = message.model_dump(exclude_none=True)
     plain.setdefault("content", "")
     if message.role == "developer":
@@ -193,7 +193,7 @@ def _as_template_message(message: Message) -> dict[str, Any]:
 
 
 def _single(prompt: str | list[str] | list[int] | list[list[int]]) -> str | list[int]:
-    """The only prompt of a request."""
+    """Return the only prompt of a request."""
     if isinstance(prompt, str):
         return prompt
     nested = [one for one in prompt if not isinstance(one, int)]

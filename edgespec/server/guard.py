@@ -1,8 +1,8 @@
-"""What stands before every route: who may ask, from where, and what responses forbid a browser.
+"""Guards before every route: who may ask, from where, and what browsers must not do.
 
-A server on this machine's own address can be reached by every web page its user opens. The names
-it answers to are checked, as a page may give its own name this address (DNS rebinding), and so is
-the origin of a request.
+Every web page that a user opens can reach a server on the user's own machine. So the Host header is
+checked, because a page can give its own name this address (DNS rebinding), and so is the origin of
+a request.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ class Access:
 
     Attributes:
         host: the address it listens on.
-        api_key: what clients have to send; None for none.
-        origins: of web pages elsewhere that may use it, as ``https://name:port``.
+        api_key: the key that clients have to send; None if they need none.
+        origins: of other web pages that may use it, as ``https://name:port``.
 
     Raises:
-        UsageError: everybody could use it, a key cannot be sent in a header, or an origin is none.
+        UsageError: anybody could use it, the key cannot be sent in a header, or an origin is
+            malformed.
     """
 
     host: str = "127.0.0.1"
@@ -65,23 +66,23 @@ class Access:
                 raise UsageError(f"{origin!r} is no origin: give one like https://example.org:8443")
 
     def knows_host(self, host: str | None) -> bool:
-        """Whether a Host header names this server."""
+        """Return whether a Host header names this server."""
         parts = _split(f"//{host}")
         name = parts.hostname if parts else None
         if name is None:
             return False
-        if not is_loopback(self.host):  # its names are not known here; the key is what guards it
+        if not is_loopback(self.host):  # its names are not known here; the key protects it
             return True
         return is_loopback(name) or any(name == urlsplit(one).hostname for one in self.origins)
 
     def knows_origin(self, origin: str, host: str | None) -> bool:
-        """Whether pages of this origin may use the server: its own, and those that are allowed."""
+        """Return whether pages of this origin may use the server: its own and allowed ones."""
         parts = _split(origin)
         own = parts is not None and host is not None and parts.netloc.lower() == host.lower()
         return own or origin in self.origins
 
     def knows_key(self, authorization: str | None) -> bool:
-        """Whether an Authorization header has the key; takes the same time for all wrong ones."""
+        """Return whether an Authorization header has the key; wrong keys take equal time."""
         if self.api_key is None:
             return True
         scheme, _, key = (authorization or "").partition(" ")
@@ -111,7 +112,7 @@ class OriginGuard:
 
 
 class KeyGuard:
-    """Refuses requests without the key, but for the page, its health and its description."""
+    """Refuses requests without the key, except for the page, /health and /openapi.json."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
@@ -133,7 +134,7 @@ class KeyGuard:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach that address or name."""
+    """Return whether only this machine can reach that address or name."""
     if host.lower() == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""Counters for Prometheus. Nothing in them tells what was asked or answered."""
+"""Counters for Prometheus. They reveal nothing of what was asked or answered."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SPEEDS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
 class Metrics:
-    """Of one server, in a registry of its own.
+    """The metrics of one server, in a registry of its own.
 
     Args:
-        admission: whose queue is shown.
-        engine_waiting: how many generations wait for their turn at the engine.
+        admission: its queue is shown.
+        engine_waiting: returns how many generations wait for their turn at the engine.
     """
 
     def __init__(self, admission: Admission, engine_waiting: Callable[[], int]) -> None:
@@ -61,7 +61,7 @@ class Metrics:
         self._requests.labels(path, str(status)).inc()
 
     def generated(self, stream: Stream) -> None:
-        """Add what a generation took and brought, however it ended."""
+        """Add the figures of a generation, however it ended."""
         figures = stream.statistics
         counts = {
             "prompt": stream.prompt_tokens,
@@ -78,17 +78,17 @@ class Metrics:
             self._speed.observe(figures.tokens_per_second)
 
     def text(self) -> bytes:
-        """All of it, in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
 class Counting:
-    """Counts responses; those whose client was gone before they began have status 499.
+    """Counts responses; the status is 499 if the client left before the response began.
 
     Args:
-        app: what responds.
-        metrics: what counts.
-        paths: told apart; a client could think of any number of others.
+        app: responds.
+        metrics: counts.
+        paths: those counted separately; all others, which clients can invent, are one.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str]) -> None:

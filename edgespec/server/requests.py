@@ -1,4 +1,4 @@
-"""What a client may ask for. Fields that are not here are ignored, wrong types refused."""
+"""What a client may ask for. Unknown fields are ignored, wrong types are refused."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class _Shape(BaseModel):
 
 
 class StreamOptions(_Shape):
-    """What a stream carries besides the answer."""
+    """What a stream contains besides the answer."""
 
     include_usage: bool = False
     """End with a chunk that has `usage` and no choices."""
 
 
 class EdgespecOptions(_Shape):
-    """What only this server knows."""
+    """Options that only this server has."""
 
     origins: bool = False
-    """Chunks of a stream say where their token came from, and the share of proposals that were
-    accepted so far: `{"edgespec": {"origin": "accepted" | "corrected" | "bonus" | "plain",
+    """Chunks of a stream tell where their token came from, and the share of proposals accepted
+    so far: `{"edgespec": {"origin": "accepted" | "corrected" | "bonus" | "plain",
     "token": id, "acceptance_rate": share or null}}`."""
 
 
@@ -54,11 +54,11 @@ class GenerationRequest(_Shape):
     """Send the answer as server-sent events while it is written."""
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
-    """Most tokens of the answer; without it the context is the limit."""
+    """Most tokens of the answer; without it, the context is the limit."""
     stop: StopString | Annotated[list[StopString], Field(max_length=_MOST_STOPS)] | None = None
     """The answer ends before the first of these."""
     seed: int | None = None
-    """0 to 2**64 - 1; without it the server's, or a random one."""
+    """0 to 2**64 - 1; without it, the server's seed or a random one."""
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -67,9 +67,9 @@ class GenerationRequest(_Shape):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], float] | None = None
-    """Token id -> number added to its logit; -100 and less forbid the token."""
+    """Token id -> number added to its logit; -100 or less forbids the token."""
     n: Literal[1] | None = None
-    """One answer a request."""
+    """One answer per request."""
     edgespec: EdgespecOptions | None = None
 
 
@@ -103,7 +103,7 @@ class ObjectFormat(_Shape):
 
 
 class NamedSchema(_Shape):
-    """A JSON Schema; its name is ignored, and it is always obeyed strictly."""
+    """A JSON Schema; its name is ignored, and it is always enforced strictly."""
 
     json_schema: dict[str, Any] = Field(alias="schema")
 
@@ -123,7 +123,7 @@ class ChatRequest(GenerationRequest):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=_MOST_MESSAGES)]
     max_completion_tokens: int | None = None
-    """Goes before `max_tokens`."""
+    """Takes precedence over `max_tokens`."""
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=_MOST_LIKELY)] | None = None
     response_format: ResponseFormat | None = None
@@ -136,9 +136,9 @@ class CompletionRequest(GenerationRequest):
     """The body of a request for a completion: no chat template is applied."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
-    """One text, or the ids of one text's tokens."""
+    """One text, or the token ids of one text."""
     logprobs: Annotated[int, Field(ge=0, le=_MOST_LIKELY)] | None = None
-    """Tell how likely each token was, and so many others."""
+    """Return the log-probability of each token and of so many alternatives."""
     echo: bool | None = None
     """Begin with the prompt, which has to be text."""
     suffix: None = None
@@ -153,7 +153,7 @@ def parse(shape: type[Shape], body: bytes) -> Shape:
     """Read the body of a request.
 
     Raises:
-        ApiError: it is not JSON, or not of that shape; tells the first thing that is wrong.
+        ApiError: it is not JSON, or not of that shape; the message names one error.
     """
     try:
         value = from_json(body, allow_inf_nan=False)
@@ -166,12 +166,12 @@ def parse(shape: type[Shape], body: bytes) -> Shape:
 
 
 def _wrong(value: Any, error: ValidationError) -> ApiError:
-    """The most telling of the errors: not that a value is none of one type out of several."""
+    """Choose the most helpful error, rather than one about a type in a union."""
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     worst = max(errors, key=lambda one: (not one["type"].endswith("_type"), len(one["loc"])))
     path = []
     for step in worst["loc"]:
-        try:  # steps that are no key or index name a branch of a union
+        try:  # a step that is not a key or index names a branch of a union
             value = value[step]
         except (KeyError, IndexError, TypeError):
             continue

@@ -1,4 +1,4 @@
-"""Running the application: its socket, connections that stall, and how it stops."""
+"""Run the application: its socket, connections that stall, and how it stops."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["Server", "open_socket"]
 
 _PATIENCE_S = 15.0
 _CONNECTIONS = 500
-_LEAVE_S = 5.0  # to send what cancelled answers have, after the grace
+_LEAVE_S = 5.0  # after the grace period, to send what cancelled answers have
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A socket that is bound, and does not listen yet.
+    """Open a socket that is bound but does not listen yet.
 
     Raises:
-        UsageError: the host has no address, or the port is none.
-        EdgespecError: the address is in use, or may not be used.
+        UsageError: the host has no address, or the port is invalid.
+        EdgespecError: the address is in use, or its use is not permitted.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -53,14 +53,14 @@ def open_socket(host: str, port: int) -> socket.socket:
 class Server(uvicorn.Server):
     """Serves until it is told to stop: by `stop`, SIGINT or SIGTERM.
 
-    It then accepts nothing new, and answers under way may end within `grace_s` seconds; after
+    It then accepts nothing new, and running answers may finish within `grace_s` seconds; after
     that, or at a second signal, they end with what they have.
 
     Args:
         app: what is served.
         admission: ends answers.
-        grace_s: for answers under way.
-        announce: called when connections are accepted.
+        grace_s: seconds for running answers.
+        announce: called once connections are accepted.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class Server(uvicorn.Server):
         self._announce()
 
     def stop(self) -> None:
-        """Stop; at the second call at once. From any thread."""
+        """Stop; a second call stops at once. Any thread may call it."""
         self.force_exit, self.should_exit = self.should_exit, True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._begin_to_stop)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal came."""
+        """Stop because of a signal."""
         self.signal = self.signal or sig
         self.stop()
 
@@ -120,9 +120,9 @@ class Server(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1 that does not wait for ever: for a request's headers, or to be rid of a response.
+    """HTTP/1.1 that does not wait forever for a request's headers, or to deliver a response.
 
-    While a request is answered, the answer has a time limit of its own.
+    An answer that is being generated has a time limit of its own.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

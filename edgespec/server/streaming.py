@@ -1,7 +1,7 @@
-"""An answer on its way to a client: written by one task, sent by another, ended with the client.
+"""Send an answer to a client: one task writes it, another sends it; it ends if the client leaves.
 
 The writing task holds a place at the engine and never waits for the client; what the client has
-not taken yet is kept, which is bounded by the length of an answer.
+not received yet is kept, at most one answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edgespec.server.requests import GenerationRequest
 __all__ = ["Answer"]
 
 _DELIVERY_S = 60.0
-"""How long a client may take for what is left when the generation is over."""
+"""How long a client may take to receive the rest when the generation is over."""
 
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _DONE = b"data: [DONE]\n\n"
@@ -35,16 +35,16 @@ Json = dict[str, Any]
 
 
 class Answer:
-    """The response to a request for a generation, an ASGI application as Starlette's are.
+    """The response to a request for a generation: an ASGI application, as Starlette's are.
 
     It is one object, or server-sent events.
 
     Args:
-        request: which of them is wanted.
+        request: says which of them is wanted.
         prepare: makes the generation; runs in a thread.
-        admission: has a place for it, or not.
-        metrics: are told of it.
-        seconds: for waiting and generating; the answer is then what was written so far.
+        admission: gives it a place, or refuses it.
+        metrics: count it.
+        seconds: for waiting and generating; after that, the answer is what was written so far.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Answer:
         self._written: asyncio.Queue[TokenChunk | Result | Exception] = asyncio.Queue()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Generate and send, until that is done or the client is gone."""
+        """Generate and send until that is done or the client has left."""
         await _while_connected(
             receive, self._respond(scope, receive, send), self._seconds + _DELIVERY_S
         )
@@ -112,7 +112,7 @@ class Answer:
         return job.stream.result
 
     async def _rest(self) -> AsyncIterator[list[TokenChunk | Result | Exception]]:
-        """Everything that was written since the last time, until the end."""
+        """Yield what was written since the last time, until the end."""
         while True:
             items = [await self._written.get()]
             while not self._written.empty():
@@ -199,7 +199,7 @@ def _as_event(value: Json) -> bytes:
 
 
 async def _while_connected(receive: Receive, work: Awaitable[None], seconds: float) -> None:
-    """Do the work; cancel it when the client is gone, or the time is over."""
+    """Do the work; cancel it when the client has left or the time is over."""
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(receive))
     try:

@@ -1,4 +1,4 @@
-"""`Llama`: the interface of llama-cpp-python's class of that name, on an engine of edgespec's."""
+"""`Llama`: the interface of llama-cpp-python's class of that name, on an engine of edgespec."""
 
 from edgespec.compat.llama.model import Llama
 

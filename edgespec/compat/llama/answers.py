@@ -1,4 +1,4 @@
-"""Answers as the dictionaries of llama-cpp-python: OpenAI's shapes, as it fills them in."""
+"""Answers as dictionaries of llama-cpp-python: OpenAI's shapes, filled in as it does."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class _Answer:
-    """Of one stream.
+    """The answer of one stream.
 
     Attributes:
-        owner: of the engine; stays open while the answer is read.
-        stream: nobody else reads it.
+        owner: of the engine; referred to here so that it stays open while the answer is read.
+        stream: read by this answer alone.
         vocabulary: of the model.
         model: the name to show.
-        logprobs: whether to tell them.
+        logprobs: whether to include log-probabilities.
     """
 
     owner: object
@@ -41,7 +41,7 @@ class _Answer:
     logprobs: bool
 
     def _pieces(self) -> Iterator[TokenChunk]:
-        """Those that have something to tell; when nobody wants more, the stream is cancelled."""
+        """Yield pieces that have content; cancel the stream when nobody reads on."""
         ends = self.vocabulary.end_tokens
         try:
             for piece in self.stream:
@@ -51,7 +51,7 @@ class _Answer:
             self.stream.cancel()
 
     def _usage(self, result: Result) -> Json:
-        """An end token is not counted."""
+        """Return the usage, without an end token."""
         ended = result.tokens[-1:] and result.tokens[-1] in self.vocabulary.end_tokens
         written = len(result.tokens) - bool(ended)
         return {
@@ -66,7 +66,7 @@ class TextAnswer(_Answer):
     """A completion.
 
     Attributes:
-        prompt: its text; that of the answer is counted from its end.
+        prompt: its text; offsets of the answer count from its end.
         echo: whether the prompt comes first.
     """
 
@@ -91,7 +91,7 @@ class TextAnswer(_Answer):
             yield self._as_binding(chunk, name)
 
     def _as_binding(self, body: Json, name: str) -> Json:
-        """With offsets that count the prompt, and the token itself among the likely ones."""
+        """Make offsets count the prompt, and list the token itself among the likely ones."""
         told = body["choices"][0]["logprobs"]
         if told is not None:
             shift = 0 if self.echo else len(self.prompt)
@@ -107,7 +107,7 @@ class ChatAnswer(_Answer):
     """The answer to a conversation.
 
     Attributes:
-        tools: whose calls are looked for in the text.
+        tools: calls of these are looked for in the text.
     """
 
     tools: ToolUse | None = None
@@ -136,7 +136,7 @@ class ChatAnswer(_Answer):
 
 @dataclass(frozen=True)
 class CallAnswer(_Answer):
-    """The arguments of a tool that has to be called, told in the older form too.
+    """The arguments of a tool that has to be called, in the older form too.
 
     Attributes:
         tool: its name.

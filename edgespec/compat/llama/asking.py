@@ -28,17 +28,17 @@ _SEEDS = 2**32
 
 
 class Seeds:
-    """Of calls that give none: a sequence that depends on the first, or on the last one given."""
+    """Seeds of calls that give none: a sequence from the first seed, or the last one given."""
 
     def __init__(self, seed: int) -> None:
         self._last = seed
 
     def set(self, seed: int) -> None:
-        """Go on from here."""
+        """Continue from this seed."""
         self._last = seed
 
     def next(self, given: int | None) -> int:
-        """The seed of a call; -1 is a random one."""
+        """Return the seed of a call; -1 means a random one."""
         self._last = random.Random(self._last).randrange(_SEEDS) if given is None else given
         return secrets.randbelow(_SEEDS) if self._last in _ANY_SEED else self._last
 
@@ -62,7 +62,7 @@ class Asked(NamedTuple):
     logit_bias: Mapping[Any, float] | None
 
     def sampling(self, seed: int, window: int) -> SamplingParameters:
-        """Filters and seed.
+        """Return filters and seed.
 
         Raises:
             UsageError: a value is out of range.
@@ -85,14 +85,14 @@ class Asked(NamedTuple):
         )
 
     def limits(self) -> GenerationLimits:
-        """What ends the text; no number of tokens, or one below 1, leaves that to the context."""
+        """Return the limits; without a number of tokens, or below 1, the context is the limit."""
         most = self.max_tokens if self.max_tokens is not None and self.max_tokens > 0 else None
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return GenerationLimits(max_tokens=most, stop=tuple(one for one in stop if one))
 
 
 def refuse_callbacks(**callbacks: Any) -> None:
-    """Functions that are to see logits.
+    """Refuse functions that would see logits.
 
     Raises:
         UnsupportedError: there are some.
@@ -105,7 +105,7 @@ def refuse_callbacks(**callbacks: Any) -> None:
 
 
 def rules_of(grammar: Any) -> str | None:
-    """The GBNF of a grammar: text, or a LlamaGrammar.
+    """Return the GBNF of a grammar: text, or a LlamaGrammar.
 
     Raises:
         UsageError: it is neither.
@@ -117,7 +117,7 @@ def rules_of(grammar: Any) -> str | None:
 
 
 def response_grammar(wanted: Mapping[str, Any] | None) -> str | None:
-    """The grammar of a ``response_format``; None for any text.
+    """Return the grammar of a ``response_format``; None for any text.
 
     Raises:
         UsageError: it is not of a known form.
@@ -146,7 +146,7 @@ def tools_of(
     functions: Sequence[Mapping[str, Any]] | None,
     function_call: Any,
 ) -> tuple[Sequence[Mapping[str, Any]] | None, Any]:
-    """``tools`` and ``tool_choice``, from those or from the older form of the two."""
+    """Return ``tools`` and ``tool_choice``, from those or from their older form."""
     if functions is not None:
         tools = [{"type": "function", "function": one} for one in functions]
     if isinstance(function_call, Mapping) and "name" in function_call:
@@ -159,7 +159,7 @@ def tools_of(
 def named_tool(
     tools: Sequence[Mapping[str, Any]] | None, choice: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """The tool that has to be called: its name, and the grammar of its arguments.
+    """Return the name of the tool that has to be called, and the grammar of its arguments.
 
     Raises:
         UsageError: the choice names no tool that was offered.
@@ -182,6 +182,6 @@ def _bias(given: Mapping[Any, float]) -> dict[int, float]:
 
 
 def _function(value: Any) -> Mapping[str, Any]:
-    """What a tool, or the choice of one, says of its function; empty if it has another form."""
+    """Return the function of a tool, or of a choice; empty if it has another form."""
     function = value.get("function") if isinstance(value, Mapping) else None
     return function if isinstance(function, Mapping) else {}

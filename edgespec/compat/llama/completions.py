@@ -66,7 +66,7 @@ class Completions:
         grammar: Any = None,
         logit_bias: Mapping[Any, float] | None = None,
     ) -> Any:
-        """Continue a text; arguments as in llama-cpp-python, where `tfs_z` means nothing either.
+        """Continue a text; arguments as in llama-cpp-python, which ignores `tfs_z` too.
 
         Returns:
             A ``text_completion`` dictionary; with `stream` an iterator of them.
@@ -147,8 +147,8 @@ class Completions:
     ) -> Any:
         """Answer a conversation; arguments as in llama-cpp-python.
 
-        A tool that `tool_choice` names is called for certain. Otherwise calls are looked for in
-        the answer, in the form that the model's chat template has for them.
+        A tool that `tool_choice` names is always called. Otherwise calls are looked for in the
+        answer, in the form of the model's chat template.
 
         Returns:
             A ``chat.completion`` dictionary; with `stream` an iterator of chunks.
@@ -193,7 +193,7 @@ class Completions:
         return answer.chunks() if stream else answer.whole()
 
     def create_chat_completion_openai_v1(self, *arguments: Any, **keywords: Any) -> Any:
-        """`create_chat_completion` with the classes of the package ``openai`` as answers.
+        """Call `create_chat_completion`; return answers as classes of the package ``openai``.
 
         Raises:
             UnsupportedError: that package is not installed.
@@ -210,7 +210,7 @@ class Completions:
             return ChatCompletion.model_validate(answer)
         return map(ChatCompletionChunk.model_validate, answer)
 
-    # -- how ----------------------------------------------------------------------------------
+    # -- prompts and streams ------------------------------------------------------------------
 
     def _start(
         self,
@@ -237,10 +237,10 @@ class Completions:
         return self.engine.tokenize(self.engine.template.render(messages, tools=tools))
 
     def _with_gap(self, prompt: str | Sequence[int], suffix: str) -> list[int]:
-        """A prompt that asks for what stands between two texts.
+        """Return a prompt that asks for the text between two others.
 
         Raises:
-            UnsupportedError: the model cannot do that.
+            UnsupportedError: the model cannot fill gaps.
         """
         vocabulary = self.engine.vocabulary
         if vocabulary.infill is None:

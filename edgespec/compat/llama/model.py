@@ -1,4 +1,4 @@
-"""The class that programs written for llama-cpp-python import in place of its own."""
+"""The class that programs written for llama-cpp-python import instead of its own."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _DEFAULT_SEED = 0xFFFFFFFF
 class Llama(Completions, Closing):
     """A drop-in for ``llama_cpp.Llama``: the same calls, and answers of the same shape.
 
-    Unlike it, it may be used by several threads at once. What it cannot do raises
+    In contrast to the original, several threads may use it at once. What it cannot do raises
     UnsupportedError, which is a NotImplementedError and a ValueError.
 
     Args:
-        model_path: a GGUF file; or a name of the registry, or an ``hf:`` reference.
+        model_path: a GGUF file, a name of the registry, or an ``hf:`` reference.
         n_ctx: tokens of the context; 0 is as many as the model was trained for.
         n_threads: None lets edgespec choose.
         n_gpu_layers: 0, or -1 with a warning: edgespec uses the CPU.
-        seed: of the sequence of seeds that calls without one take theirs from.
+        seed: start of the sequence that gives calls without a seed theirs.
         flash_attn: False lets edgespec choose.
         type_k, type_v: of the cache, ggml's number of F16, F32 or Q8_0; both the same.
-        last_n_tokens_size: how many recent tokens the penalties see, those of the prompt included.
+        last_n_tokens_size: how many recent tokens the penalties see, the prompt's included.
         chat_format: only the model's own.
-        spm_infill: a suffix comes before its prefix when a gap is to be filled.
-        verbose: means nothing; llama.cpp's messages go to the logger "edgespec.llama".
+        spm_infill: whether the suffix comes before the prefix when a gap is filled.
+        verbose: ignored; llama.cpp's messages go to the logger "edgespec.llama".
         draft, k: as in `EngineOptions`.
         others: keywords of ``llama_cpp.Llama``; those that change nothing are ignored.
 
@@ -102,7 +102,7 @@ class Llama(Completions, Closing):
             repo_id: "OWNER/REPO".
             filename: its name there, or a pattern that one file's name matches.
             additional_files: not supported.
-            keywords: as for the constructor; where files are kept is edgespec's own choice.
+            keywords: as for the constructor; edgespec chooses where files are kept.
 
         Raises:
             DownloadError: the repository cannot be asked, or no file or several match.
@@ -125,11 +125,11 @@ class Llama(Completions, Closing):
     # -- tokens -----------------------------------------------------------------------------
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """Token ids of a text in UTF-8.
+        """Split a text in UTF-8 into token ids.
 
         Args:
             text: the text.
-            add_bos: begin with BOS, if this model's texts do.
+            add_bos: start with BOS, if this model's texts do.
             special: read ``<|im_start|>`` and the like as control tokens.
         """
         vocabulary = self.engine.vocabulary
@@ -144,11 +144,11 @@ class Llama(Completions, Closing):
         prev_tokens: Sequence[int] | None = None,
         special: bool = False,
     ) -> bytes:
-        """The bytes that tokens stand for.
+        """Return the bytes that tokens stand for.
 
         Args:
             tokens: their ids.
-            prev_tokens: means nothing.
+            prev_tokens: ignored.
             special: write control tokens as text.
 
         Raises:
@@ -160,40 +160,40 @@ class Llama(Completions, Closing):
         return text[1:] if begins and text[:1] == b" " else text
 
     def token_bos(self) -> int:
-        """The token that texts begin with; -1 if there is none."""
+        """Return the token that texts begin with; -1 if there is none."""
         return _or_none(self.engine.vocabulary.bos)
 
     def token_eos(self) -> int:
-        """The token that texts end with; -1 if there is none."""
+        """Return the token that texts end with; -1 if there is none."""
         return _or_none(self.engine.vocabulary.eos)
 
     def token_nl(self) -> int:
-        """The token of a line break; -1 if there is none."""
+        """Return the token of a line break; -1 if there is none."""
         return _or_none(self.engine.vocabulary.newline)
 
     # -- facts and state --------------------------------------------------------------------
 
     def n_ctx(self) -> int:
-        """Tokens of the context."""
+        """Return the number of tokens of the context."""
         return self.engine.decoder.capacity
 
     def n_vocab(self) -> int:
-        """Tokens of the vocabulary."""
+        """Return the number of tokens of the vocabulary."""
         return self.engine.vocabulary.size
 
     def n_embd(self) -> int:
-        """Width of the hidden state."""
+        """Return the width of the hidden state."""
         return self.engine.target.model.embedding_length
 
     def set_seed(self, seed: int) -> None:
-        """Calls that give no seed take theirs from a sequence that begins here."""
+        """Set the start of the sequence that gives calls without a seed theirs."""
         self._seeds.set(seed)
 
     def reset(self) -> None:
-        """Nothing: what the cache holds never changes an answer."""
+        """Do nothing: what the cache holds never changes an answer."""
 
     def set_cache(self, cache: object) -> None:
-        """Nothing: edgespec keeps caches of earlier prompts by itself (`prompt_cache`)."""
+        """Do nothing: edgespec keeps caches of earlier prompts by itself (`prompt_cache`)."""
 
     # -- what it does not do ----------------------------------------------------------------
 

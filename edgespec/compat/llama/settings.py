@@ -1,4 +1,4 @@
-"""How a `Llama` is opened: the keywords of llama-cpp-python's class, and what becomes of them."""
+"""How a `Llama` is opened: keywords of llama-cpp-python's class, and what each does here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WITHOUT_EFFECT = frozenset(
         *("lora_scale", "logits_all", "f16_kv", "n_parts"),
     )
 )
-"""Of how it is computed, not of what is: edgespec decides that, and always has logits."""
+"""Keywords about how, not what, to compute: edgespec decides that, and always has logits."""
 
 _IGNORED: dict[str, tuple[Any, str]] = {
     # LangChain's wrappers always give these two, and not the model's own.
@@ -33,7 +33,7 @@ _IGNORED: dict[str, tuple[Any, str]] = {
     "numa": (False, "there is no NUMA policy"),
     "draft_model": (None, "edgespec drafts by itself: draft= and k= say how"),
 }
-"""Asked for in vain: keyword -> what it is without asking, and what holds instead."""
+"""Keywords without effect here: keyword -> its default, and what edgespec does instead."""
 
 _REFUSED: dict[str, tuple[Any, str]] = {
     "embedding": (False, "edgespec generates text and computes no embeddings"),
@@ -52,18 +52,18 @@ _REFUSED: dict[str, tuple[Any, str]] = {
     "yarn_beta_slow": (1.0, _ROTARY),
     "yarn_orig_ctx": (0, _ROTARY),
 }
-"""What cannot be had: keyword -> the only value it may have, and why."""
+"""Keywords that are not supported: keyword -> the only value it may have, and why."""
 
 _KV_TYPES = {None: "f16", 1: "f16", 0: "f32", 8: "q8_0"}
-"""ggml's numbers of the types a cache may have."""
+"""ggml's numbers of the types that a cache may have."""
 
 
 def check_others(given: Mapping[str, Any]) -> None:
-    """Judge keywords that change nothing here: ignore them, warn, or refuse.
+    """Check keywords that have no effect here: ignore them, warn, or refuse.
 
     Raises:
-        UnsupportedError: something is asked for that cannot be had.
-        UsageError: llama-cpp-python knows no such keyword either.
+        UnsupportedError: a keyword asks for something that is not supported.
+        UsageError: llama-cpp-python does not have that keyword either.
     """
     for name, value in given.items():
         if name in _WITHOUT_EFFECT:
@@ -81,7 +81,7 @@ def check_others(given: Mapping[str, Any]) -> None:
 
 
 def check_chat_format(chat_format: str | None) -> None:
-    """Only the model's own template is used.
+    """Check that the chat format is the model's own template.
 
     Raises:
         UnsupportedError: it is another one.
@@ -94,10 +94,10 @@ def check_chat_format(chat_format: str | None) -> None:
 
 
 def check_gpu_layers(count: int) -> None:
-    """None, or as many as the processor's graphics unit takes: none here.
+    """Check that no layers have to be on a GPU: warn about -1, which means as many as possible.
 
     Raises:
-        UnsupportedError: it is a number that cannot be met.
+        UnsupportedError: it is another number than 0.
     """
     if count == -1:
         warnings.warn("n_gpu_layers is ignored: edgespec uses the CPU", UserWarning, stacklevel=3)
@@ -117,12 +117,12 @@ def engine_options(
     draft: str,
     k: int | None,
 ) -> EngineOptions:
-    """The options to open the engine with.
+    """Return the options to open the engine with.
 
     Raises:
-        UnsupportedError: the cache's types.
+        UnsupportedError: the cache's types are not supported.
         UsageError: a value is out of range.
-        Errors of `resolve` and `read_header`, where `n_ctx` is 0, the model's own length.
+        Errors of `resolve` and `read_header`, if `n_ctx` is 0, which means the model's own length.
     """
     first, second = kv_types
     if first not in _KV_TYPES or second not in _KV_TYPES or _KV_TYPES[first] != _KV_TYPES[second]:

@@ -1,4 +1,4 @@
-"""Reading tool calls out of a model's answer while it is written."""
+"""Read tool calls from a model's answer while it is written."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LARGEST = 1.7976931348623157e308
 
 
 class CallReader:
-    """Lets text through that is certainly no call, and holds the rest until the answer ends.
+    """Passes on text that is certainly no call, and holds the rest back until the answer ends.
 
-    The forms it knows: ``<tool_call>{...}</tool_call>``, ``[TOOL_CALLS]`` with a list or as
+    It knows these forms: ``<tool_call>{...}</tool_call>``, ``[TOOL_CALLS]`` with a list or as
     ``name{...}``, and an answer that is nothing but the JSON of calls. An object has "name" and
-    "arguments" or "parameters". What names no offered tool, or is no JSON, is text.
+    "arguments" or "parameters". Anything that names no offered tool, or is not JSON, is text.
 
     Args:
         names: of the tools that were offered.
@@ -33,10 +33,10 @@ class CallReader:
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
         self._held = ""
-        self._began = False  # some text was let through
+        self._began = False  # some text was passed on
 
     def feed(self, text: str) -> str:
-        """What of the answer so far may be shown and was not yet."""
+        """Take the next text; return what may be shown now."""
         self._held += text
         cut = self._hold_from()
         shown, self._held = self._held[:cut], self._held[cut:]
@@ -44,7 +44,7 @@ class CallReader:
         return shown
 
     def finish(self) -> tuple[str, list[ToolCall]]:
-        """At the answer's end: the text that is no call after all, and the calls."""
+        """End the answer; return the held text that is no call after all, and the calls."""
         held, self._held = self._held, ""
         if not self._began:
             calls, end = _calls_from(held, 0, self._names)
@@ -60,7 +60,7 @@ class CallReader:
         return text if text.strip() or not calls else "", calls
 
     def _may_be_bare(self) -> bool:
-        """Whether the answer may be a call without a marker, as far as it is known."""
+        """Return whether the answer so far may be a call without a marker."""
         text = self._held.lstrip()
         if text[:1] in ("", "{", "["):
             return True
@@ -85,7 +85,7 @@ class CallReader:
 
 
 def read_calls(text: str, names: Collection[str]) -> tuple[str, list[ToolCall]]:
-    """A whole answer as its text and the calls in it; see `CallReader`."""
+    """Split a whole answer into its text and the calls in it; see `CallReader`."""
     reader = CallReader(names)
     shown = reader.feed(text)
     rest, calls = reader.finish()
@@ -93,7 +93,7 @@ def read_calls(text: str, names: Collection[str]) -> tuple[str, list[ToolCall]]:
 
 
 def _calls_from(text: str, position: int, names: Collection[str]) -> tuple[list[ToolCall], int]:
-    """Calls that stand here, one after the other, and where the text goes on behind them."""
+    """Read the calls at a position, one after the other; return them and where they end."""
     calls: list[ToolCall] = []
     end = position
     while (read := _call_at(text, _skip(text, end), names)) is not None:
@@ -140,5 +140,5 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-# Models write line breaks into strings as they are, which JSON forbids.
+# Models write raw line breaks into strings, which JSON forbids.
 _DECODER = json.JSONDecoder(strict=False, parse_float=_finite, parse_constant=_refuse)

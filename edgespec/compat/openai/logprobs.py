@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's two shapes: that of chat, and the older one of completions."""
+"""Log-probabilities in OpenAI's two shapes: the one of chat, and the older one of completions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from edgespec.runtime.logprobs import TokenLogprobs
 __all__ = ["ChatLogprobs", "TextLogprobs"]
 
 _LEAST = -9999.0
-"""In place of minus infinity, which JSON lacks; OpenAI's interface says the same."""
+"""Stands for minus infinity, which JSON lacks; OpenAI's interface does the same."""
 
 
 class ChatLogprobs:
-    """``logprobs`` of a chat answer. An end token is no part of the answer, and left out.
+    """``logprobs`` of a chat answer. An end token is not part of the answer and is left out.
 
     Args:
         vocabulary: of the model.
@@ -43,11 +43,11 @@ class ChatLogprobs:
 
 
 class TextLogprobs:
-    """``logprobs`` of a completion; knows how far its text has come.
+    """``logprobs`` of a completion; counts the characters of its text.
 
     Args:
         vocabulary: of the model.
-        offset: characters in front of the answer.
+        offset: number of characters before the answer.
     """
 
     def __init__(self, vocabulary: Vocabulary, offset: int = 0) -> None:
@@ -77,7 +77,7 @@ class TextLogprobs:
 
 
 def _text(data: bytes) -> str:
-    """A token's text; the bytes of an unfinished character as escapes, so that they differ."""
+    """Return a token's text; bytes of an unfinished character as escapes, so that they differ."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

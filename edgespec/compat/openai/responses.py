@@ -28,13 +28,13 @@ Json = dict[str, Any]
 def chat_completion(
     result: Result, vocabulary: Vocabulary, tools: ToolUse | None = None, *, logprobs: bool = False
 ) -> Json:
-    """The ``chat.completion`` object of a finished answer.
+    """Return the ``chat.completion`` object of a finished answer.
 
     Args:
-        result: with log-probabilities if they are wanted.
+        result: has log-probabilities if they are wanted.
         vocabulary: of the model.
-        tools: whose calls are looked for in the text.
-        logprobs: whether to tell them.
+        tools: calls of these are looked for in the text.
+        logprobs: whether to include log-probabilities.
     """
     text, calls = read_calls(result.text, tools.names) if tools else (result.text, [])
     message: Json = {"role": "assistant", "content": text if text or not calls else None}
@@ -53,13 +53,13 @@ def chat_completion(
 def text_completion(
     result: Result, vocabulary: Vocabulary, *, logprobs: bool = False, echo: str = ""
 ) -> Json:
-    """The ``text_completion`` object of a finished answer.
+    """Return the ``text_completion`` object of a finished answer.
 
     Args:
-        result: with log-probabilities if they are wanted.
+        result: has log-probabilities if they are wanted.
         vocabulary: of the model.
-        logprobs: whether to tell them.
-        echo: the prompt, if it is to stand in front of the text.
+        logprobs: whether to include log-probabilities.
+        echo: the prompt, if the text should begin with it.
     """
     likely = TextLogprobs(vocabulary, len(echo))
     choice = {
@@ -73,7 +73,7 @@ def text_completion(
 
 
 def usage(result: Result) -> Json:
-    """The ``usage`` object: tokens of prompt and answer, and those that a cache held already."""
+    """Return the ``usage`` object: tokens of prompt and answer, and those found in a cache."""
     written = len(result.tokens)
     return {
         "prompt_tokens": result.prompt_tokens,
@@ -84,7 +84,7 @@ def usage(result: Result) -> Json:
 
 
 def figures(result: Result) -> Json:
-    """What edgespec adds: why it ended in its own words, timings in seconds, speculation."""
+    """Return what edgespec adds: its own finish reason, timings in seconds, speculation."""
     known = result.as_json()
     return {name: known[name] for name in ("finish_reason", "drafter", "timings", "speculation")}
 
@@ -93,16 +93,16 @@ class Chunks(Protocol):
     """The chunks of one streamed answer, in this order: `opening`, `piece`, `closing`, `usage`."""
 
     def opening(self) -> list[Json]:
-        """Before the first piece."""
+        """Return the chunks before the first piece."""
 
     def piece(self, piece: TokenChunk) -> Json | None:
-        """For a piece; None while its text is held back, as it may be a tool call."""
+        """Return the chunk of a piece; None while its text may be a tool call and is held back."""
 
     def closing(self, result: Result) -> list[Json]:
-        """What was held back, then the chunk with the finish reason."""
+        """Return what was held back, then the chunk with the finish reason."""
 
     def usage(self, result: Result) -> Json:
-        """The chunk without choices."""
+        """Return the chunk without choices."""
 
 
 class ChatChunks:
@@ -111,8 +111,8 @@ class ChatChunks:
     Args:
         model: its name.
         vocabulary: of the model.
-        tools: whose calls are looked for in the text.
-        logprobs: whether to tell them.
+        tools: calls of these are looked for in the text.
+        logprobs: whether to include log-probabilities.
     """
 
     def __init__(
@@ -129,11 +129,11 @@ class ChatChunks:
         self._untold: Json | None = None  # log-probabilities of text that is held back
 
     def opening(self) -> list[Json]:
-        """One chunk, with the role."""
+        """Return one chunk, with the role."""
         return [self._chunk({"role": "assistant", "content": ""})]
 
     def piece(self, piece: TokenChunk) -> Json | None:
-        """A chunk with the text that is certainly no tool call."""
+        """Return a chunk with the text that is certainly no tool call."""
         if self._likely and piece.logprobs:
             told = self._likely.of(piece.logprobs)
             if self._untold:
@@ -146,7 +146,7 @@ class ChatChunks:
         return self._chunk({"content": text}, likely)
 
     def closing(self, result: Result) -> list[Json]:
-        """Held text, calls in whole, and the finish reason: a chunk each."""
+        """Return held text, whole calls, and the finish reason: a chunk each."""
         text, calls = self._reader.finish() if self._reader else ("", [])
         chunks = []
         if text or self._untold:
@@ -157,7 +157,7 @@ class ChatChunks:
         return [*chunks, self._chunk({}, reason=_finish_reason(result, calls))]
 
     def usage(self, result: Result) -> Json:
-        """The chunk without choices."""
+        """Return the chunk without choices."""
         return {**self._head, "choices": [], "usage": usage(result)}
 
     def _chunk(self, delta: Json, likely: Json | None = None, reason: str | None = None) -> Json:
@@ -171,8 +171,8 @@ class TextChunks:
     Args:
         model: its name.
         vocabulary: of the model.
-        logprobs: whether to tell them.
-        echo: the prompt, if it is to come first.
+        logprobs: whether to include log-probabilities.
+        echo: the prompt, if it should come first.
     """
 
     def __init__(
@@ -183,20 +183,20 @@ class TextChunks:
         self._echo = echo
 
     def opening(self) -> list[Json]:
-        """The prompt, if it is wanted."""
+        """Return the prompt, if it is wanted."""
         return [self._chunk(self._echo)] if self._echo else []
 
     def piece(self, piece: TokenChunk) -> Json:
-        """A chunk with the piece's text."""
+        """Return a chunk with the piece's text."""
         told = piece.logprobs and self._likely
         return self._chunk(piece.text, told.of(piece.logprobs) if told else None)
 
     def closing(self, result: Result) -> list[Json]:
-        """The finish reason."""
+        """Return the chunk with the finish reason."""
         return [self._chunk("", reason=_finish_reason(result))]
 
     def usage(self, result: Result) -> Json:
-        """The chunk without choices."""
+        """Return the chunk without choices."""
         return {**self._head, "choices": [], "usage": usage(result)}
 
     def _chunk(self, text: str, likely: Json | None = None, reason: str | None = None) -> Json:
@@ -216,7 +216,7 @@ def _head(prefix: str, kind: str, model: str) -> Json:
 def _finish_reason(
     result: Result, calls: list[ToolCall] | None = None
 ) -> Literal["stop", "length", "tool_calls"]:
-    """A full context and a cancelled answer count as "length": the text was cut short."""
+    """Return the finish reason: "length" also for a full context and a cancelled answer."""
     if result.finish_reason != "stop":
         return "length"
     return "tool_calls" if calls else "stop"

@@ -1,8 +1,8 @@
 """Tools: what a request offers to the model, and the calls that its answer makes of them.
 
-Models write calls as text, each family in a form of its own. The form is found by asking the
-model's chat template to write one down. Calls are read in any of the forms, as models do not
-always keep to theirs.
+Models write calls as text, each family in its own form. The form is found by letting the model's
+chat template write a call. Calls are read in all forms, because models do not always keep to
+theirs.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ class ToolCall:
 
     Attributes:
         name: of a tool that was offered.
-        arguments: a JSON text, as OpenAI's interface has it; not checked against any schema.
+        arguments: a JSON text, as in OpenAI's interface; not checked against any schema.
     """
 
     name: str
     arguments: str
 
     def as_json(self) -> dict[str, Any]:
-        """The entry of ``tool_calls``. Its id is new each time, and of a form that every known
-        template takes: some want nine letters or digits."""
+        """Return the entry of ``tool_calls``, with a new id.
+
+        Every known template accepts its form: some require nine letters or digits.
+        """
         return {
             "id": secrets.token_hex(5)[:9],
             "type": "function",
@@ -53,8 +55,8 @@ class CallForm(NamedTuple):
     """How a model's text says that a tool is called.
 
     Attributes:
-        opening, closing: around the JSON of a call.
-        arguments: the key in it that the arguments are under.
+        opening, closing: the text around the JSON of a call.
+        arguments: the key of the arguments in that JSON.
     """
 
     opening: str
@@ -73,7 +75,7 @@ class ToolUse(NamedTuple):
     Attributes:
         tools: for the chat template; None hides them from the model.
         names: of the tools that an answer may call.
-        grammar: GBNF of an answer that is a call; None where the model decides.
+        grammar: GBNF of an answer that is a call; None if the model may decide.
     """
 
     tools: Sequence[Tool] | None
@@ -84,7 +86,7 @@ class ToolUse(NamedTuple):
 def plan_tools(
     template: ChatTemplate, tools: Sequence[Tool] | None, choice: Any = None
 ) -> ToolUse | None:
-    """What ``tools`` and ``tool_choice`` of a request ask for; None if there is nothing to call.
+    """Read ``tools`` and ``tool_choice`` of a request; return None if there is nothing to call.
 
     Args:
         template: of the model.
@@ -94,8 +96,9 @@ def plan_tools(
             ``{"type": "function", "function": {"name": ...}}``.
 
     Raises:
-        UsageError: a tool or the choice is not of that form, or the template knows no tools.
-        GrammarError: a tool that has to be called has parameters that make no grammar.
+        UsageError: a tool or the choice is not of that form, or the template does not support
+            tools.
+        GrammarError: the parameters of a tool that has to be called make no grammar.
     """
     names = _names(tools or ())
     wanted = _wanted(choice, names)
@@ -127,7 +130,7 @@ def _names(tools: Sequence[Tool]) -> list[str]:
 
 
 def _wanted(choice: Any, names: Sequence[str]) -> str:
-    """ "none", "auto", "required", or the name of the tool to call."""
+    """Return "none", "auto", "required", or the name of the tool to call."""
     if choice in (None, "none", "auto"):
         return choice or "auto"
     if choice == "required":
@@ -150,7 +153,7 @@ def _wanted(choice: Any, names: Sequence[str]) -> str:
 
 
 def call_form(template: ChatTemplate, tools: Sequence[Tool]) -> CallForm:
-    """The form in which a model that was trained with this template calls these tools.
+    """Find the form in which a model that was trained with this template calls these tools.
 
     Raises:
         UsageError: the template does not show tools to the model.
@@ -171,7 +174,7 @@ def call_form(template: ChatTemplate, tools: Sequence[Tool]) -> CallForm:
 
 
 def _written_call(template: ChatTemplate, question: Mapping[str, Any]) -> str:
-    """A call as the template writes it into a conversation; empty if it cannot."""
+    """Return a call as the template writes it into a conversation; empty if it cannot."""
     call = ToolCall("probe", '{"probe": 1}').as_json()
     answer = {"role": "assistant", "content": "", "tool_calls": [call]}
     try:
@@ -181,7 +184,7 @@ def _written_call(template: ChatTemplate, question: Mapping[str, Any]) -> str:
 
 
 def call_grammar(form: CallForm, tools: Sequence[Tool]) -> str:
-    """GBNF of an answer that is exactly one call, of one of these tools, in the model's form.
+    """Return the GBNF of an answer that is exactly one call of one of these tools.
 
     Raises:
         GrammarError: the schema of a tool's parameters makes no grammar.
@@ -199,7 +202,7 @@ def call_grammar(form: CallForm, tools: Sequence[Tool]) -> str:
 
 
 def _with_prefix(grammar: str, prefix: str) -> str:
-    """The same rules under other names, so that those of several schemas stand side by side."""
+    """Rename rules, so that those of several schemas can be in one grammar."""
 
     def renamed(match: re.Match[str]) -> str:
         word = match.group()
