@@ -1,4 +1,4 @@
-"""What decoding really took, beside what plain decoding would have taken by the cost table."""
+"""What decoding really took, beside what plain decoding would have taken."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Achieved:
 
     @property
     def speedup(self) -> float:
-        """Over plain decoding; 1 before anything was decoded."""
+        """Return the speedup over plain decoding; 1 before anything was decoded."""
         return self.plain_s / self.seconds if self.seconds > 0 else 1.0
 
     def add(self, evaluated: int, emitted: int, seconds: float, plain_s: float) -> None:
-        """One more cycle."""
+        """Add a cycle."""
         self.tokens += emitted
         self.seconds += seconds
         self.plain_s += plain_s
@@ -55,13 +55,13 @@ class Achieved:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """For `from_json`."""
+        """Return it for `from_json`."""
         sizes = {str(n): count for n, count in sorted(self.sizes.items())}
         return {**vars(self), "sizes": sizes}
 
     @classmethod
     def from_json(cls, data: Any) -> Achieved:
-        """Nothing achieved if it is not what `as_json` gave."""
+        """Read it from `as_json`; anything else counts as nothing achieved."""
         if not isinstance(data, Mapping):
             return cls()
         try:

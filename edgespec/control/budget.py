@@ -23,22 +23,22 @@ from edgespec.sampling.kernel import kernel
 __all__ = ["DraftBudget", "best_length", "draft_speedup", "fixed_budget"]
 
 _DEPTH = 256.0
-"""Tokens in the cache that a draft is judged at before it is used: in the middle of an answer."""
+"""Tokens in the cache when a draft is judged before it is used: the middle of an answer."""
 
 _with_one_more = kernel(with_one_more)
 
 
 class DraftBudget(NamedTuple):
-    """The budget of one cycle.
+    """What one cycle may spend on proposals.
 
     Attributes:
         limit: the most proposals.
         cycle_s: float64 (> limit,), seconds of a cycle that verifies j proposals, drafting left
             out.
-        acceptance: float64 (>= limit,), the drafter writes here how probable it thinks it is
+        acceptance: float64 (>= limit,), where the drafter writes its estimate of the probability
             that proposal j is accepted if all before it are.
-        fixed: the user asked for this many: costs are not to be looked at.
-        spare_s: seconds that may be lost on trying whether drafting pays by now.
+        fixed: the user asked for this many, so that costs play no part.
+        spare_s: seconds that may be lost on finding out whether drafting pays by now.
     """
 
     limit: int
@@ -49,7 +49,7 @@ class DraftBudget(NamedTuple):
 
 
 def fixed_budget(limit: int) -> DraftBudget:
-    """Up to `limit` proposals whatever they cost."""
+    """Return a budget of up to `limit` proposals, whatever they cost."""
     return DraftBudget(limit, np.ones(limit + 1), np.ones(max(1, limit)), fixed=True)
 
 
@@ -57,13 +57,13 @@ def fixed_budget(limit: int) -> DraftBudget:
 def best_length(
     budget: DraftBudget, least: int, given: int, drafted: int, step_s: float, start_s: float
 ) -> tuple[int, float]:
-    """The number of proposals with the most expected tokens per second, and those.
+    """Return the number of proposals with the most expected tokens per second, and that rate.
 
     Args:
         budget: its acceptance is known or expected for every position below its limit.
-        least: fewer are no choice any more.
+        least: fewer are no longer a choice.
         given: proposals at the front that cost nothing.
-        drafted: proposals, with those, that are paid for whether they are verified or not.
+        drafted: proposals, including those, that are paid for whether verified or not.
         step_s: seconds of drafting one more.
         start_s: seconds paid once if anything is drafted.
     """
@@ -84,7 +84,7 @@ def best_length(
 
 
 def draft_speedup(alpha: Sequence[float], costs: CostTable, step_s: float) -> float:
-    """Of a draft with this held-out acceptance at its best k, at the depth of an ordinary answer.
+    """Return the speedup of a draft with this held-out acceptance at its best k.
 
     Args:
         step_s: seconds of drafting one token.

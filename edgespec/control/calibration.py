@@ -1,8 +1,8 @@
-"""How often a draft is right when it is this sure, by position: learned from what was accepted.
+"""How often a draft is right, by how sure it is and by position: learned from acceptances.
 
-How sure it usually is tells what to expect of it before it has drafted. Counts decay, and an
-offset in log-odds follows the last few tens of tokens, so that estimates move when the text turns
-from prose to code.
+How sure it has lately been tells what to expect before it drafts. Counts decay, and an offset in
+log-odds follows the last few tens of tokens, so that estimates move when the text turns from
+prose to code.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ class Calibration(NamedTuple):
 
 
 def make_calibration() -> Calibration:
-    """Nothing observed yet."""
+    """Return a calibration that has observed nothing."""
     shape = (POSITIONS, _BINS)
     return Calibration(np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(1))
 
 
 def write_calibration(calibration: Calibration) -> dict[str, Any]:
-    """As JSON; the offset is of the last text and not kept."""
+    """Return it as JSON, without the offset, which belongs to the last text."""
     tables = {"hits": calibration.hits, "trials": calibration.trials, "seen": calibration.seen}
     return {name: np.round(table, 3).tolist() for name, table in tables.items()}
 
 
 def read_calibration(data: Any) -> Calibration:
-    """From JSON; a fresh one if it is of another shape, or not a calibration at all."""
+    """Read it from JSON; return a fresh one if that has another shape or is no calibration."""
     fresh = make_calibration()
     try:
         tables = [np.array(data[name], np.float64) for name in ("hits", "trials", "seen")]
@@ -95,14 +95,14 @@ def _bin(confidence: float) -> int:
 
 @kernel
 def _tilted(probability: float, tilt: float) -> float:
-    """Moved by `tilt` in log-odds."""
+    """Move a probability by `tilt` in log-odds."""
     odds = min(max(probability, 1e-3), 1 - 1e-3)
     return float(1.0 / (1.0 + (1.0 - odds) / odds * math.exp(-tilt)))
 
 
 @kernel
 def _untilted(calibration: Calibration, position: int, confidence: float) -> float:
-    """A cell's rate, shrunk to that of its column, shrunk to the confidence itself."""
+    """Return a cell's rate, shrunk to its column's, which is shrunk to the confidence itself."""
     row, column = min(position, POSITIONS - 1), _bin(confidence)
     hits = calibration.hits[:, column].sum() + _PRIOR * confidence
     common = hits / (calibration.trials[:, column].sum() + _PRIOR)
@@ -112,7 +112,7 @@ def _untilted(calibration: Calibration, position: int, confidence: float) -> flo
 
 @kernel
 def estimate(calibration: Calibration, position: int, confidence: float) -> float:
-    """Probability that a proposal is accepted if all before it are.
+    """Return the probability that a proposal is accepted if all before it are.
 
     Args:
         position: its place in the block, from 0.
@@ -123,7 +123,7 @@ def estimate(calibration: Calibration, position: int, confidence: float) -> floa
 
 @kernel
 def expected(calibration: Calibration, position: int) -> float:
-    """The same before q is known: the average over how sure it has lately been."""
+    """Return the same before q is known: the average over how sure the draft has lately been."""
     own = min(position, POSITIONS - 1)
     own_rate, rate = 0.0, 0.0
     own_weight, weight = 0.0, 0.0
@@ -163,5 +163,5 @@ def notice(calibration: Calibration, position: int, confidence: float) -> None:
 
 @kernel
 def forget(calibration: Calibration) -> None:
-    """Nothing was judged: what was special lately becomes less certain."""
+    """Note that nothing was judged: the offset fades."""
     calibration.tilt[0] *= _FORGETTING

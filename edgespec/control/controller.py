@@ -1,4 +1,4 @@
-"""Decides every cycle what speculation may spend, from measured costs; and learns from it.
+"""Decide every cycle what speculation may spend, and learn from what the cycle took.
 
 The drafters know how probable acceptance is; the controller knows what verification costs. It
 hands the costs over as a `DraftBudget`, and keeps an account: when the cycles that speculated took
@@ -27,12 +27,12 @@ _ACCOUNT_DECAY = 0.98  # a cycle that speculated
 _FORGIVING = 0.997  # a cycle that did not
 _MOST_MARGIN = 0.5
 _ACCOUNT_CYCLES = 50.0
-"""Opening balance of both sides, in plain cycles: about what the account remembers. A draft that
-is found out within the first few blocks is no reason to doubt the next one."""
+"""Opening balance of both sides, in plain cycles: about as many as the account remembers, so that a
+draft that fails in the first few blocks does not condemn the next one."""
 
 
 class CycleTiming(NamedTuple):
-    """What a cycle was.
+    """What one cycle did, and how long it took.
 
     Attributes:
         depth: tokens in the target's cache before it.
@@ -65,14 +65,14 @@ class Policy(Protocol):
         """See the attributes."""
 
     def budget(self, depth: int, limit: int) -> DraftBudget:
-        """For a cycle behind `depth` cached tokens that may propose up to `limit`."""
+        """Return the budget for up to `limit` proposals behind `depth` cached tokens."""
 
     def observe(self, timing: CycleTiming) -> float | None:
-        """Learn from a finished cycle; the seconds predicted for its evaluation, if any were."""
+        """Learn from a finished cycle; return the seconds predicted for its evaluation."""
 
 
 class FixedPolicy:
-    """As many proposals as the user asked for, whatever they cost."""
+    """Allow as many proposals as the user asked for, whatever they cost."""
 
     costs = None
 
@@ -81,15 +81,15 @@ class FixedPolicy:
         self._budgets = [fixed_budget(limit) for limit in range(k + 1)]
 
     def budget(self, depth: int, limit: int) -> DraftBudget:
-        """Up to `limit`."""
+        """Allow `limit` proposals."""
         return self._budgets[limit]
 
     def observe(self, timing: CycleTiming) -> None:
-        """Nothing to learn."""
+        """Learn nothing."""
 
 
 class AdaptivePolicy:
-    """Never slower: proposals have to pay on this machine.
+    """Never be slower than plain decoding: proposals have to pay on this machine.
 
     Args:
         costs: measured for up to k + 1 tokens.
@@ -113,12 +113,12 @@ class AdaptivePolicy:
         return min(max(self._took_s / self._worth_s - 1.0, 0.0), _MOST_MARGIN)
 
     def budget(self, depth: int, limit: int) -> DraftBudget:
-        """Measured costs at this depth."""
+        """Hand over the measured costs at this depth."""
         fill_cycle_costs(self.costs, float(depth), limit, self.margin, self._cycle_s)
         return DraftBudget(limit, self._cycle_s, self._acceptance, False, self._spare_s)
 
     def observe(self, timing: CycleTiming) -> float | None:
-        """Correct the costs and the account."""
+        """Correct the costs and the account; return the seconds that had been predicted."""
         depth, predicted = float(timing.depth), None
         if timing.evaluated <= self.costs.largest:
             predicted, plain_s = observe_cost(self.costs, depth, timing.evaluated, timing.verify_s)
@@ -130,7 +130,7 @@ class AdaptivePolicy:
             self.achieved.add(timing.evaluated, timing.emitted, took_s, worth_s)
         self._spare_s += _TRYING * took_s
         if timing.proposed > 0:
-            # An outlier, or a draft that reads a whole prompt once, says little of the next cycle.
+            # An outlier, or a draft that reads a whole prompt once, says little of the next one.
             usual_s = min(took_s, worth_s + plain_s)
             self._took_s = _ACCOUNT_DECAY * self._took_s + usual_s
             self._worth_s = _ACCOUNT_DECAY * self._worth_s + worth_s

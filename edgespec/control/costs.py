@@ -1,4 +1,4 @@
-"""What evaluating n tokens costs here: a measured table, corrected by every evaluation.
+"""What evaluating n tokens costs here: a measured table that every evaluation corrects.
 
 The table has seconds by depth and n. Real use moves two corrections: one for everything, which
 follows a machine that warms up or throttles, and one for each n.
@@ -24,7 +24,7 @@ _MOST = 2.0  # log ratio that corrections stay within
 _USE_DECAY = 0.9
 
 _CHANGING = 0.3
-"""Share of batches that the next one is unlike, before anything is known."""
+"""Share of batches followed by another size, before anything is known."""
 
 _CHANGE_STEP, _CHANGE_FORGETTING = 0.2, 0.002  # at a batch, at a single token
 
@@ -36,11 +36,11 @@ class CostTable(NamedTuple):
         depths: float64 (d,), tokens in the cache, ascending.
         seconds: float64 (d, largest + 1); column n is for n tokens, column 0 unused.
         switch_s: float64 (largest + 1,): seconds more if the evaluation before had another n.
-        drift: float64 (1,), log of what all of it is off by at the moment.
-        shape: float64 (largest + 1,), log of what each n is off by beside that.
+        drift: float64 (1,), log of the factor that all costs are off by at the moment.
+        shape: float64 (largest + 1,), log of the factor that each n is off by beyond that.
         use: float64 (largest + 1,), how often each n occurred lately.
         last: int64 (1,), the n of the evaluation before.
-        changing: float64 (1,), share of batches that the next evaluation was unlike, lately.
+        changing: float64 (1,), share of recent batches that were followed by another size.
     """
 
     depths: Float64Array
@@ -69,7 +69,7 @@ def make_cost_table(
     switch_s: Sequence[float],
     largest: int,
 ) -> CostTable:
-    """From measurements; what lies between two measured sizes is interpolated.
+    """Build a table from measurements; between two measured sizes it is interpolated.
 
     Args:
         depths: tokens in the cache.
@@ -103,7 +103,7 @@ def make_cost_table(
 
 @kernel
 def predicted_cost(table: CostTable, depth: float, n: int) -> float:
-    """Seconds of an evaluation of n tokens like the one before it, behind `depth` tokens."""
+    """Return the seconds of evaluating n tokens behind `depth` others, as the time before."""
     depths, column = table.depths, table.seconds[:, n]
     value = column[0]
     if len(depths) > 1 and depth > depths[0]:
@@ -130,14 +130,14 @@ def _usual(table: CostTable) -> int:
 def fill_cycle_costs(
     table: CostTable, depth: float, limit: int, margin: float, cycle_s: Float64Array
 ) -> None:
-    """``cycle_s[j]`` becomes the seconds of verifying j proposals, for j up to `limit`.
+    """Set ``cycle_s[j]`` to the seconds of verifying j proposals, for j up to `limit`.
 
-    A shape unlike the last one costs a new plan of the graph, and one unlike the usual one the
-    plan of going back to that. Both are shared by the cycles that will have the new shape: few
-    if batches have lately been unlike each other.
+    A batch size other than the last one makes llama.cpp plan its graph again; one other than the
+    usual size makes it plan once more on the way back. The cycles that keep the new size share
+    both costs, and they are few if sizes have lately changed often.
 
     Args:
-        margin: by how much dearer than measured speculation is taken to be.
+        margin: by how much speculation is taken to cost more than was measured.
     """
     usual = _usual(table)
     for j in range(limit + 1):
@@ -153,7 +153,7 @@ def observe_cost(table: CostTable, depth: float, n: int, seconds: float) -> tupl
     """Learn from one evaluation.
 
     Returns:
-        The seconds that had been predicted for it, and for a single token in its place.
+        The seconds predicted for it, and for a single token in its place.
     """
     plain = predicted_cost(table, depth, 1)
     switched = int(n != table.last[0])

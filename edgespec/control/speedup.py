@@ -25,7 +25,7 @@ Number = TypeVar("Number", float, Fraction)
 
 
 def with_one_more(tokens: Number, survival: Number, acceptance: Number) -> tuple[Number, Number]:
-    """E(k + 1) and the probability that all k + 1 are accepted, from those of k.
+    """Return E(k + 1) and the probability that all k + 1 are accepted, from those of k.
 
     Args:
         acceptance: probability that the next proposal is accepted if all before it are.
@@ -35,7 +35,7 @@ def with_one_more(tokens: Number, survival: Number, acceptance: Number) -> tuple
 
 
 def tokens_by_length(acceptance: Sequence[Number], one: Number) -> list[Number]:
-    """E(0), E(1) ... up to as many proposals as there are probabilities.
+    """Return E(0), E(1) ... up to as many proposals as there are probabilities.
 
     Args:
         one: 1 in the arithmetic that is wanted.
@@ -63,7 +63,7 @@ class ExpectedSpeedup(NamedTuple):
 def expected_speedups(
     alpha: Sequence[float], v: Sequence[float], c: float
 ) -> list[ExpectedSpeedup]:
-    """For k = 0 up to as many as there are probabilities of acceptance.
+    """Return E(k) and C(k) for k = 0 up to as many as there are probabilities.
 
     Args:
         alpha: of each position if all before it are accepted.
@@ -75,10 +75,10 @@ def expected_speedups(
 
 
 def fastest(found: Sequence[ExpectedSpeedup]) -> ExpectedSpeedup:
-    """The one with the largest speedup; of equal ones the shortest."""
+    """Return the one with the largest speedup, the shortest of equal ones."""
     return max(found, key=lambda each: each.speedup)
 
 
 def continued(alpha: Sequence[float], count: int) -> list[float]:
-    """Probabilities for so many positions: behind the last one known they stay the same."""
+    """Return probabilities for `count` positions; behind the last known one they stay the same."""
     return [alpha[min(position, len(alpha) - 1)] for position in range(count)]

@@ -1,4 +1,4 @@
-"""Whether a drafter whose tokens cost time is to draft one more."""
+"""Whether a draft whose tokens cost time drafts one more: decided token by token."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from edgespec.sampling.kernel import kernel
 __all__ = ["DraftStopping"]
 
 _HORIZON = 100
-"""Cycles over which reading what the draft missed is written off: an answer's."""
+"""Cycles over which the time for reading what the draft missed is spread: an answer's."""
 
 _WORTH = 1.02
-"""A draft that has fallen behind starts again for at least this gain."""
+"""Gain for which a draft that has fallen behind starts again."""
 
 _HOPE = 0.95
 """Acceptance assumed of a draft that has not been tried for a while, when a try is planned."""
@@ -71,7 +71,7 @@ def _learn(
 
 
 class DraftStopping:
-    """Decides token by token, from measured costs and what was accepted lately.
+    """Decide token by token whether to go on, from measured costs and recent acceptances.
 
     Args:
         step_s: seconds of drafting one token.
@@ -90,7 +90,7 @@ class DraftStopping:
         self._minimum = 0
 
     def rate(self, budget: DraftBudget, missing: int) -> float:
-        """Expected tokens by the second of a cycle that this drafter begins.
+        """Return the expected tokens per second of a cycle that this drafter begins.
 
         Args:
             missing: committed tokens that the draft has not read.
@@ -101,7 +101,7 @@ class DraftStopping:
         return float(rate) if length else 0.0
 
     def begin(self, budget: DraftBudget, missing: int, given: int) -> None:
-        """A block starts.
+        """Start a block.
 
         Args:
             given: proposals at its front that are another drafter's, their acceptance known.
@@ -123,7 +123,7 @@ class DraftStopping:
             self._minimum = min(_TRY, budget.limit)
 
     def _may_try(self, budget: DraftBudget, missing: int) -> bool:
-        """Whether there is time to spare for finding out if the draft has become better."""
+        """Whether there is time to spare for finding out if drafting pays by now."""
         tried = min(_TRY, budget.limit)
         cost = missing * self.reading_s + tried * self.step_s
         cost += float(budget.cycle_s[tried] - budget.cycle_s[0])
@@ -143,7 +143,7 @@ class DraftStopping:
         return self._best(self._budget)[0] > self._drafted
 
     def add(self, confidence: float) -> None:
-        """One was drafted, with this expected probability of a token drawn from its q."""
+        """Note a drafted token, and the probability that q gives its draws on average."""
         position = self._drafted
         self._confidence[position] = confidence
         acceptance = estimate(self.calibration, position, confidence)
@@ -161,7 +161,7 @@ class DraftStopping:
         return self._best(self._budget._replace(limit=self._drafted))[0]
 
     def _best(self, budget: DraftBudget) -> tuple[int, float]:
-        # What was drafted behind a token depends on it, and must not decide whether it is kept.
+        # What was drafted behind a token depends on it, so it must not decide whether it is kept.
         least = self._drafted - 1 if self._drafted > self._given else 0
         length, rate = best_length(
             budget, least, self._given, self._drafted, self.step_s, self._start_s
@@ -169,18 +169,18 @@ class DraftStopping:
         return int(length), float(rate)
 
     def learn(self, accepted: int, judged: int) -> None:
-        """Of the last block so many were accepted, of so many that the target judged."""
+        """Learn that `accepted` of the `judged` proposals of the last block stayed."""
         _learn(self.calibration, self._confidence, self._given, self._drafted, accepted, judged)
 
     def timed(self, tokens: int, seconds: float) -> None:
-        """An evaluation of the draft took this long."""
+        """Learn what an evaluation of the draft took."""
         if tokens <= _FEW:
             self.step_s = _toward(self.step_s, seconds)
         elif tokens >= _MANY:
             self.reading_s = _toward(self.reading_s, seconds / tokens)
 
     def as_json(self) -> dict[str, Any]:
-        """What is worth keeping for the next conversation."""
+        """Return what is worth keeping for the next conversation."""
         return {
             "step_s": self.step_s,
             "reading_s": self.reading_s,

@@ -1,4 +1,9 @@
-"""Drafters: whatever proposes tokens cheaply, one file each, behind one small protocol."""
+"""Drafters: whatever proposes tokens cheaply, behind one small protocol.
+
+Read `protocol` first. `prompt_lookup` copies (its index is `automaton`); `model`, `eagle` and
+`cross_vocabulary` draft with a model, `stepping` being what they share and `vocabulary_bridge`
+what lies between two tokenizers; `composed` joins prompt lookup with one of them.
+"""
 
 import importlib
 import warnings

@@ -1,4 +1,4 @@
-"""Two drafters in one: what costs nothing goes first, a model where it is expected to do better."""
+"""Prompt lookup and a model in one: copying is free and goes first where it is good enough."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["ComposedDrafter", "ContinuingDrafter"]
 
 
 class ContinuingDrafter(Drafter, Protocol):
-    """A drafter that can go on where another one stopped."""
+    """A drafter that can continue where another one stopped."""
 
     def rate(self, budget: DraftBudget, length: int) -> float:
-        """Expected tokens by the second if it began the block; 0 if it would propose nothing."""
+        """Return the expected tokens per second of a block that it begins; 0 for no proposals."""
 
     def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
-        """As `propose`, behind `given` proposals that stand in the history, one-hot each."""
+        """Propose behind `given` one-hot proposals that already stand in the history."""
 
 
 class ComposedDrafter:
@@ -39,12 +39,12 @@ class ComposedDrafter:
         self._given = 0
 
     def begin(self, settings: DrawSettings) -> None:
-        """Both do."""
+        """Tell both."""
         self.lookup.begin(settings)
         self.model.begin(settings)
 
     def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
-        """The better beginning, and the model behind it."""
+        """Propose the better beginning, and what the model adds behind it."""
         self._given = 0
         if not budget.fixed:
             expected = self.model.rate(budget, length)
@@ -57,25 +57,25 @@ class ComposedDrafter:
         return proposal
 
     def learn(self, accepted: int, judged: int) -> None:
-        """The model learns from what was its own."""
+        """Let the model learn from what it proposed."""
         self.model.learn(accepted, judged)
 
     def learned(self) -> Learned:
-        """What each of them knows."""
+        """Return what each of them knows."""
         return Learned(self.lookup.learned().lookup, self.model.learned().model)
 
     def commit(self, history: Int32Array, length: int) -> None:
-        """Both do."""
+        """Tell both."""
         self.lookup.commit(history, length)
         self.model.commit(history, length)
 
     def rewind(self, length: int) -> None:
-        """Both do."""
+        """Tell both."""
         self.lookup.rewind(length)
         self.model.rewind(length)
 
     def cancel(self) -> None:
-        """Only the model takes long enough."""
+        """Stop the model; prompt lookup takes microseconds."""
         self.model.cancel()
 
     def resume(self) -> None:

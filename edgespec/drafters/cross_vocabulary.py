@@ -25,8 +25,8 @@ class CrossVocabularyDrafter(ContextDrafter):
 
     The draft reads the committed text in its own tokens. What it says of tokens that both
     vocabularies have, by their bytes, becomes a row of logits in the target's ids, with -inf for
-    all others; filters and draws are then those of any draft, and q is what they leave of that
-    row: really the distribution of the proposal, so that verification is exact.
+    all others. Filters and draws are then those of any draft, and q is what they leave of that
+    row: the distribution that really produced the proposal, so that verification is exact.
 
     Its cache holds a prefix of the committed text's tokens; what retokenizing changed is cut off.
 
@@ -65,7 +65,7 @@ class CrossVocabularyDrafter(ContextDrafter):
         self._settings = settings
 
     def rate(self, budget: DraftBudget, length: int) -> float:
-        """Expected tokens by the second if it began a block behind `length` tokens."""
+        """Return the expected tokens per second of a block begun behind `length` tokens."""
         # What it has not read is known in the target's tokens only: about as many.
         return self.stopping.rate(budget, max(0, length - 1 - self._text.length))
 
@@ -79,7 +79,7 @@ class CrossVocabularyDrafter(ContextDrafter):
         return self.extend(history, length, budget, 0)
 
     def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
-        """As `propose`, behind `given` proposals that stand in the history, one-hot each."""
+        """Propose behind `given` one-hot proposals that already stand in the history."""
         assert self._settings is not None, "begin was not called"
         if given:  # they have not been read as text
             self.stopping.begin(budget._replace(limit=given), 0, given)
@@ -103,7 +103,7 @@ class CrossVocabularyDrafter(ContextDrafter):
         return Proposal(self.stopping.size, DETERMINISTIC if greedy else self._q)
 
     def _draw(self, pending: list[int], history: Int32Array, length: int, row: int) -> int:
-        """One token behind ``history[:length]``, its q left in a row of `_q`; -1 if none."""
+        """Draw one token behind ``history[:length]``; leave its q in this row; -1 for none."""
         assert self._settings is not None
         started = perf_counter()
         self._evaluate(pending)

@@ -134,10 +134,10 @@ class PromptLookupDrafter:
         self._prior: Float64Array = length / (length + 2.0)
 
     def begin(self, settings: DrawSettings) -> None:
-        """Proposals do not depend on the filters."""
+        """Do nothing: proposals do not depend on the filters."""
 
     def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
-        """Tokens that followed an earlier occurrence of the text's end."""
+        """Propose the tokens that followed an earlier occurrence of the text's end."""
         if self._indexed < length:
             self.commit(history, length)
         least = self._threshold if budget.fixed else _LEAST
@@ -154,24 +154,24 @@ class PromptLookupDrafter:
         return Proposal(count)
 
     def learn(self, accepted: int, judged: int) -> None:
-        """Every committed token is a lesson; see `commit`."""
+        """Do nothing: `commit` learns from every token, proposed or not."""
 
     def commit(self, history: Int32Array, length: int) -> None:
-        """Index what is new."""
+        """Index the new tokens."""
         _index(self._automaton, history, self._indexed, length, self._hits, self._trials)
         self._indexed = length
 
     def credibility(self, length: int) -> float:
-        """How probable it is that a match of this length is right about the next token."""
+        """Return the probability that a match of this length predicts the next token."""
         return float(_credibility(length, self._prior, self._hits, self._trials))
 
     def learned(self) -> Learned:
-        """Recent hits and trials by match length."""
+        """Return recent hits and trials by match length."""
         hits, trials = self._hits.round(3).tolist(), self._trials.round(3).tolist()
         return Learned(lookup={"hits": hits, "trials": trials})
 
     def trust(self, experience: Any) -> None:
-        """Start new texts from what `learned` told of earlier ones."""
+        """Start new texts from what `learned` returned for earlier ones."""
         try:
             hits = np.array(experience["hits"], np.float64)
             trials = np.array(experience["trials"], np.float64)
@@ -182,7 +182,7 @@ class PromptLookupDrafter:
             self._prior = (hits + _PRIOR * self._prior) / (trials + _PRIOR)
 
     def rewind(self, length: int) -> None:
-        """Start over: an automaton cannot be cut back, and indexing is fast."""
+        """Start again from nothing: an automaton cannot be cut back, and indexing is fast."""
         if length < self._indexed:
             reset(self._automaton)
             self._indexed = 0
@@ -191,10 +191,10 @@ class PromptLookupDrafter:
             self._trials[:] = 0
 
     def cancel(self) -> None:
-        """Proposals take microseconds."""
+        """Do nothing: proposals take microseconds."""
 
     def resume(self) -> None:
-        """Nothing was stopped."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing."""

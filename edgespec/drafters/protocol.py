@@ -56,26 +56,26 @@ class Drafter(Protocol):
         """Whether it ever proposes anything."""
 
     def begin(self, settings: DrawSettings) -> None:
-        """A generation starts: its filters, rule and seed."""
+        """Start a generation with these filters, rule and seed."""
 
     def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
         """Write tokens to ``history[length:]`` and say how they were drawn.
 
-        As many as are worth their cost by the budget. What decides that may depend on what is
-        committed and on q, never on the tokens drawn from it.
+        Propose as many as are worth their cost by the budget. What decides that may depend on
+        what is committed and on q, never on the tokens drawn from it.
         """
 
     def learn(self, accepted: int, judged: int) -> None:
-        """Of the last proposals so many were accepted, of so many that the target judged."""
+        """Learn that `accepted` of the `judged` last proposals stayed."""
 
     def learned(self) -> Learned:
-        """What is worth keeping for the next start."""
+        """Return what is worth keeping for the next start."""
 
     def commit(self, history: Int32Array, length: int) -> None:
-        """``history[:length]`` is committed; all but its last token stood there in `propose`."""
+        """Take ``history[:length]`` as committed; all but its last token stood there before."""
 
     def rewind(self, length: int) -> None:
-        """Only the first `length` tokens of what was committed still hold."""
+        """Drop all but the first `length` committed tokens."""
 
     def cancel(self) -> None:
         """Stop a running `propose`, from any thread; it raises CancelledError."""
@@ -88,36 +88,36 @@ class Drafter(Protocol):
 
 
 class NoDrafter:
-    """Proposes nothing, so that every cycle evaluates one token: plain decoding."""
+    """Plain decoding: nothing is proposed, and every cycle evaluates one token."""
 
     name = "none"
     speculates = False
 
     def begin(self, settings: DrawSettings) -> None:
-        """Nothing to set up."""
+        """Do nothing."""
 
     def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
-        """Always empty."""
+        """Return no proposal."""
         return Proposal(0)
 
     def learn(self, accepted: int, judged: int) -> None:
-        """Nothing was proposed."""
+        """Do nothing."""
 
     def learned(self) -> Learned:
-        """Nothing."""
+        """Return nothing."""
         return Learned()
 
     def commit(self, history: Int32Array, length: int) -> None:
-        """Nothing to keep."""
+        """Do nothing."""
 
     def rewind(self, length: int) -> None:
-        """Nothing to drop."""
+        """Do nothing."""
 
     def cancel(self) -> None:
-        """Nothing to stop."""
+        """Do nothing."""
 
     def resume(self) -> None:
-        """Nothing was stopped."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing."""

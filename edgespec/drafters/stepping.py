@@ -35,7 +35,7 @@ def draft_token(
     q: Float32Array,
     workspace: Workspace,
 ) -> tuple[int, float]:
-    """One token drawn from the draft's filtered softmax, which is left in the row q.
+    """Draw one token from the draft's filtered softmax, which is left in the row q.
 
     Args:
         logits: float32 (n,), of the draft at the prefix ``history[:length]``.
@@ -72,7 +72,7 @@ def draft_token(
 
 @kernel
 def _share(logits: Float32Array, token: int) -> float:
-    """This token's share of the softmax at temperature 1."""
+    """Return this token's share of the softmax at temperature 1."""
     total = 0.0
     for logit in logits:
         difference = logit - logits[token]
@@ -97,18 +97,18 @@ class ContextDrafter:
     stopping: DraftStopping
 
     def broken(self) -> NumericalError:
-        """The error to raise when the draft's logits are NaN or +inf."""
+        """Return the error to raise when the draft's logits are NaN or +inf."""
         return NumericalError(
             f"the draft {self.context.model.path.name} produced NaN or infinite logits: "
             "the file may be damaged; use another --draft"
         )
 
     def learn(self, accepted: int, judged: int) -> None:
-        """See which confidence was justified."""
+        """Learn which confidence was justified."""
         self.stopping.learn(accepted, judged)
 
     def learned(self) -> Learned:
-        """Costs, and which confidence was justified."""
+        """Return its costs and which confidence was justified."""
         return Learned(model=self.stopping.as_json())
 
     def cancel(self) -> None:
@@ -126,10 +126,10 @@ class ContextDrafter:
 
 
 class SteppingDrafter(ContextDrafter, ABC):
-    """Draws tokens from a draft's q, one after the other while that pays, and retains q.
+    """Draws tokens from a draft's q, one after the other while that pays, and keeps q.
 
     The draft's filters are the target's: what top-k and the like cut from p is not worth
-    proposing. What it has to know of a kind of draft are the four abstract methods.
+    proposing. The four abstract methods are what differs between kinds of drafts.
 
     Args:
         context: an open context of the draft; closed with the drafter.
@@ -158,14 +158,14 @@ class SteppingDrafter(ContextDrafter, ABC):
 
     @abstractmethod
     def missing(self, length: int) -> int:
-        """How many tokens, or features, of ``history[:length]`` it has yet to read.
+        """Return how many tokens, or features, of ``history[:length]`` it has yet to read.
 
-        What the evaluation for the first proposal reads in any case does not count.
+        Those that the evaluation for the first proposal reads anyway do not count.
         """
 
     @abstractmethod
     def usable(self, history: Int32Array, length: int, given: int) -> bool:
-        """Whether it can go on behind ``history[:length + given]``, the last `given` proposed."""
+        """Whether it can continue ``history[:length + given]``, the last `given` proposals."""
 
     @abstractmethod
     def read(self, history: Int32Array, length: int, drafted: int) -> tuple[int, Float32Array]:
@@ -177,7 +177,7 @@ class SteppingDrafter(ContextDrafter, ABC):
 
     @abstractmethod
     def rewind(self, length: int) -> None:
-        """Only the first `length` tokens of what was committed still hold."""
+        """Drop all but the first `length` committed tokens."""
 
     def begin(self, settings: DrawSettings) -> None:
         """Take over the target's filters, without biases on tokens that the draft lacks."""
@@ -190,7 +190,7 @@ class SteppingDrafter(ContextDrafter, ABC):
         )
 
     def rate(self, budget: DraftBudget, length: int) -> float:
-        """Expected tokens by the second if it began a block behind `length` tokens."""
+        """Return the expected tokens per second of a block begun behind `length` tokens."""
         return self.stopping.rate(budget, self.missing(length))
 
     def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
@@ -203,7 +203,7 @@ class SteppingDrafter(ContextDrafter, ABC):
         return self.extend(history, length, budget, 0)
 
     def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
-        """As `propose`, behind `given` proposals that stand in the history, one-hot each."""
+        """Propose behind `given` one-hot proposals that already stand in the history."""
         assert self._settings is not None, "begin was not called"
         usable = self.usable(history, length, given)
         limit = budget.limit if usable else given
@@ -224,10 +224,7 @@ class SteppingDrafter(ContextDrafter, ABC):
         return Proposal(count, self._q)
 
     def _draw(self, history: Int32Array, length: int, row: int) -> int:
-        """One token behind ``history[:length]``, its q left in a row of `_q`; -1 if none.
-
-        So many proposals stand at the history's end.
-        """
+        """Draw one token behind ``history[:length]``; leave its q in this row; -1 for none."""
         assert self._settings is not None
         started = perf_counter()
         evaluated, logits = self.read(history, length, row)

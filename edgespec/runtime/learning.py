@@ -1,4 +1,4 @@
-"""Carries what an engine learned about drafting into the target's profile."""
+"""Carry what an engine learned about drafting into the target's profile."""
 
 from __future__ import annotations
 

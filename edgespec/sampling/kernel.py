@@ -21,7 +21,7 @@ from edgespec.files import cache_root
 
 __all__ = ["cache_folder", "kernel", "native_callback"]
 
-_PACKAGES = ("sampling", "speculation", "drafters", "tuning")
+_PACKAGES = ("sampling", "speculation", "control", "drafters")
 """Each may call kernels of the ones before it."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])

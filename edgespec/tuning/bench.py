@@ -1,4 +1,4 @@
-"""Looking at one setting after the other: a prompt, single tokens, small batches."""
+"""Look at one setting after the other: a prompt, single tokens, small batches."""
 
 from __future__ import annotations
 

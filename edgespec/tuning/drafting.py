@@ -1,4 +1,4 @@
-"""What a draft costs beside its target: a step, reading, and the number of threads for both."""
+"""What a draft costs: a step, reading a token, and beside its target with how many threads."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ class DraftCost(NamedTuple):
 
 
 def measure_draft(context: Context) -> DraftCost:
-    """What a draft costs in an open context, whose content is lost. Takes a few steps."""
+    """Measure a draft in an open context, whose content is lost. Takes a few steps."""
     return _measure_steps(context, _draft_reader(context))
 
 
 def measure_head(context: HeadContext) -> DraftCost:
-    """As `measure_draft`, of an EAGLE-3 head; the fusion of features belongs to reading."""
+    """Measure an EAGLE-3 head; fusing features counts as reading."""
     return _measure_steps(context, _head_reader(context))
 
 
 def _draft_reader(context: Context) -> Callable[[int], object]:
-    """Appends up to `_DEPTH` tokens and computes the logits behind the last."""
+    """Return what appends up to `_DEPTH` tokens and computes the logits behind the last."""
     tokens = np.full(_DEPTH, context.model.vocabulary.bos or 0, np.int32)
     return lambda count: context.evaluate(tokens[:count], 1)
 
 
 def _head_reader(context: HeadContext) -> Callable[[int], object]:
-    """As `_draft_reader`, with features fused for more than one token."""
+    """Return the same for a head, with features fused for more than one token."""
     head = context.model.header.eagle
     assert head is not None
     tokens = np.zeros(_DEPTH, np.int32)
@@ -74,7 +74,7 @@ def _head_reader(context: HeadContext) -> Callable[[int], object]:
 
 
 def _measure_steps(context: Context, read: Callable[[int], object]) -> DraftCost:
-    """Times `read`, which appends so many tokens and computes the logits behind the last."""
+    """Time `read`, which appends so many tokens and computes the logits behind the last."""
     depth = max(1, min(_DEPTH, context.capacity - _FEW_STEPS - 1))
     context.clear()
     read(1)  # plans and buffers of the first call
@@ -119,7 +119,7 @@ def measure_drafting(
     late: Callable[[], bool],
     note: Callable[[str], None],
 ) -> list[DraftTrial]:
-    """Trials of a draft with these numbers of threads, best first.
+    """Try a draft with these numbers of threads; the best comes first.
 
     Args:
         target: an open context, whose content is lost.

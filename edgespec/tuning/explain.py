@@ -1,7 +1,7 @@
-"""What is to be expected of speculation here, from what is stored: nothing is measured.
+"""What to expect of speculation here, worked out from what is stored: nothing is measured.
 
-Costs were measured, probabilities of acceptance are what drafts were found to be right about, and
-both are of this machine and its user.
+The costs are this machine's; the probabilities of acceptance are those found with its user's
+texts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Match(NamedTuple):
 
 @dataclass(frozen=True)
 class DraftModel:
-    """A draft in this model of things.
+    """A draft, its costs and its expected speedups.
 
     Attributes:
         alpha: by position, how often a proposal is accepted if all before it are.
@@ -71,18 +71,18 @@ class DraftModel:
 
     @property
     def best(self) -> ExpectedSpeedup:
-        """The most profitable."""
+        """Return the most profitable."""
         return fastest(self.speedups)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """What to expect of speculation, and what it has achieved."""
         known = dict(vars(self))
         return {**known, "outlooks": [_as_json(each) for each in known.pop("speedups")]}
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """All of it.
+    """What to expect of speculation, and what it has achieved.
 
     Attributes:
         figures: of the setting in use.
@@ -112,7 +112,7 @@ class Explanation:
     needed: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """Everything."""
+        """Return all of it."""
         return {
             "setting": self.figures.as_json(),
             "tuned": self.tuned,
@@ -205,7 +205,7 @@ def _draft_model(
 
 
 def _planned(achieved: Achieved, v: list[float]) -> float:
-    """What the cost table says of the sizes that were evaluated, drafting left out."""
+    """Return what the cost table predicts for the sizes evaluated, drafting left out."""
     known = {n: count for n, count in achieved.sizes.items() if n <= len(v)}
     cost = sum(count * v[n - 1] for n, count in known.items())
     share = sum(known.values()) / achieved.cycles if known else 0.0

@@ -1,4 +1,4 @@
-"""Measuring one way to open a context: what batches cost there, and whether they are exact.
+"""Measure one way to open a context: what batches cost there, and whether they are exact.
 
 Every batch that is timed is also compared with single tokens, so that both figures are of the
 same evaluations. Sizes take turns, each evaluated twice in a row: once after another size, when
@@ -83,7 +83,7 @@ GLANCE = Effort(depths=(272,), largest=4, repetitions=1, seconds=1.0)
 
 
 def measuring_text(context: Context, length: int) -> Int32Array:
-    """At least so many tokens of ordinary text."""
+    """Return at least so many tokens of ordinary text."""
     tokens = context.model.vocabulary.tokenize(_TEXT)
     return np.tile(tokens, length // max(1, len(tokens)) + 1)
 
@@ -111,7 +111,7 @@ def measure_context(
 def measure_cost(
     context: Context, depth: int, sizes: Sequence[int], repetitions: int = 5
 ) -> dict[int, float]:
-    """Median seconds of one evaluation of n tokens, all of whose logits are wanted.
+    """Return the median seconds of evaluating n tokens, all of whose logits are wanted.
 
     The sizes take turns, so that a machine that slows down slows all of them down; each is
     evaluated twice in a row and timed the second time, as llama.cpp plans anew for a new size.
@@ -140,13 +140,13 @@ def measure_cost(
 
 
 def stand_at(context: Context, text: Int32Array, depth: int) -> None:
-    """Make the cache hold ``text[:depth]``; one that cannot be cut there is filled anew."""
+    """Make the cache hold ``text[:depth]``; one that cannot be cut there is filled again."""
     context.truncate(depth)
     context.prefill(text[context.length : depth])
 
 
 def compare(n: int, batch: Float32Array, alone: Float32Array) -> Difference:
-    """Rows of a batch of n tokens against the same rows computed alone."""
+    """Compare rows of a batch of n tokens with the same rows computed alone."""
     logit = variation = 0.0
     for row, expected in zip(batch, alone, strict=False):
         if not np.array_equal(row, expected):
@@ -163,7 +163,7 @@ def _softmax(row: Float32Array) -> Float64Array:
 
 
 class _Run:
-    """The measurement of one context as it goes on."""
+    """The measurement of one context under way."""
 
     def __init__(
         self, context: Context, text: Int32Array, effort: Effort, progress: Progress
@@ -234,7 +234,7 @@ class _Run:
         return self._spent_s > self._effort.seconds
 
     def figures(self) -> SettingFigures:
-        """What came out."""
+        """Return what was measured."""
         sizes = list(range(1, self._largest + 1))
         depths = sorted(self._times)
         wrong = [d.n for d in self._differences if d.logit > 0.0]

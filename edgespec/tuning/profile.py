@@ -35,7 +35,7 @@ class Usage:
     answer: float = 200.0
 
     def add(self, prompt: int, answer: int) -> None:
-        """One more generation."""
+        """Add a generation."""
         self.prompt += (1 - _USAGE_DECAY) * (prompt - self.prompt)
         self.answer += (1 - _USAGE_DECAY) * (answer - self.answer)
 
@@ -63,7 +63,7 @@ class Profile:
     shapes: dict[str, list[float]] = field(default_factory=dict)
 
     def draft(self, file: Path) -> dict[str, Any]:
-        """What is known of drafting with this file; what is put into it is kept."""
+        """Return what is known of drafting with this file; changes to it are kept."""
         return _dictionary(self.drafts.setdefault(measurement_key(file, {}), {}))
 
     def forget(self) -> None:
@@ -86,7 +86,7 @@ class Profile:
 
 
 def load_profile(model: Path) -> Profile:
-    """The profile of this file; an empty one if there is none."""
+    """Load the profile of this file; an empty one if there is none."""
     key = _key(model)
     data = load_measurement(key) or {}
     return Profile(
@@ -101,7 +101,7 @@ def load_profile(model: Path) -> Profile:
 
 
 def tuned_models() -> list[dict[str, Any]]:
-    """What `edgespec tune` found for each model that is still where it was, on this machine."""
+    """Return what `edgespec tune` found for each model that is still where it was."""
     found = []
     for key, data in stored_measurements("profile-*").items():
         tuned = _dictionary(data.get("tuned"))

@@ -1,9 +1,9 @@
-"""Which way of opening a target is fastest here: candidates race, and stragglers drop out.
+"""Which way of opening a target is fastest here: settings race, and stragglers drop out.
 
-A candidate's score is the seconds of a typical generation: its prompt read and its answer decoded,
-both of the lengths that were really seen. Candidates take turns, so that a machine that slows down
-slows all of them down; each visit opens a context, reads a prompt, and decodes single tokens and
-small batches behind it.
+A setting's score is the seconds of a typical generation: reading a prompt and decoding an answer
+of the lengths that were really seen. Settings take turns, so that a machine that slows down slows
+all of them down; each visit opens a context, reads a prompt, and decodes single tokens and small
+batches behind it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Trial:
 
 
 def make_mix(usage: Usage, achieved: Achieved) -> Mix:
-    """From what an engine noted."""
+    """Make it from what an engine noted."""
     cycles = achieved.cycles
     sizes = {n: count / cycles for n, count in achieved.sizes.items()} if cycles else {}
     tokens = achieved.tokens / cycles if cycles else 1.0
@@ -126,13 +126,13 @@ def make_mix(usage: Usage, achieved: Achieved) -> Mix:
 
 
 def evaluation_s(visit: Visit, n: int) -> float:
-    """Seconds of evaluating n tokens, on the line through what was measured."""
+    """Return the seconds of evaluating n tokens, on the line through what was measured."""
     slope = max(0.0, visit.batch_s - visit.token_s) / (BATCH - 1)
     return visit.token_s + slope * (n - 1)
 
 
 def thread_counts(physical: int, logical: int) -> list[int]:
-    """Numbers of threads worth trying, most first: all processors, all cores, and fewer."""
+    """Return numbers of threads worth trying, most first: all processors, all cores, fewer."""
     steps = {count for i in range(10) for count in (2**i, 3 * 2**i) if count < physical}
     return sorted({physical, logical, max(1, physical - 1), *steps}, reverse=True)
 
@@ -143,7 +143,7 @@ def race(
     mix: Mix,
     late: Callable[[], bool],
 ) -> list[Trial]:
-    """Visit trials in turns until one is clearly fastest, or time is up; those still in the race.
+    """Visit trials in turns until one is clearly fastest, or time is up; return those left.
 
     Args:
         visit: adds one visit to a trial, or says that it failed.
@@ -166,7 +166,7 @@ def race(
 
 
 def _still_in(rivals: list[Trial], mix: Mix) -> list[Trial]:
-    """Without those that are clearly slower than the best."""
+    """Drop those that are clearly slower than the best."""
     best = min(rivals, key=lambda trial: trial.score(mix))
     limit, slowest = best.score(mix), max(best.scores(mix))
 
@@ -180,10 +180,11 @@ def _still_in(rivals: list[Trial], mix: Mix) -> list[Trial]:
 
 
 def choose(trials: Sequence[Trial], mix: Mix) -> tuple[Trial, str]:
-    """The trial to open targets with, and why in one line.
+    """Return the trial to open targets with, and why in one line.
 
-    The fastest, unless one whose batches are exact bit for bit is hardly slower. What was visited
-    only once is not trusted, and a cache of q8_0 changes what the model says: it is never chosen.
+    It is the fastest, unless one whose batches are exact bit for bit is hardly slower. A setting
+    visited only once is not trusted, and one with a q8_0 cache, which changes what the model says,
+    is never chosen.
     """
     seen = [trial for trial in trials if trial.visits and trial.setting.kv_type == "f16"]
     able = [trial for trial in seen if len(trial.visits) > 1] or seen
@@ -206,7 +207,7 @@ def choose(trials: Sequence[Trial], mix: Mix) -> tuple[Trial, str]:
 
 
 def best_threads(trials: Sequence[Trial], mix: Mix) -> list[int]:
-    """Up to two numbers of threads that are hardly worse than the best, best first."""
+    """Return up to two numbers of threads hardly worse than the best, best first."""
     ranked = sorted((t for t in trials if t.visits), key=lambda trial: trial.score(mix))
     limit = ranked[0].score(mix) * _STRAGGLING
     return [t.setting.threads for t in ranked if t.score(mix) <= limit][:2]

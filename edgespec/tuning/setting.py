@@ -94,20 +94,20 @@ class SettingFigures:
         return self.setting.name
 
     def block_s(self, n: int) -> float:
-        """Seconds of a batch of n tokens at the greatest depth."""
+        """Return the seconds of a batch of n tokens at the greatest depth."""
         return float(np.interp(n, self.sizes, self.seconds[-1]))
 
     def cost_table(self, largest: int) -> CostTable:
-        """For the controller, with columns up to `largest` tokens."""
+        """Return the table for the controller, with columns up to `largest` tokens."""
         return make_cost_table(self.depths, self.sizes, self.seconds, self.switch_s, largest)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all of it."""
         return asdict(self)
 
 
 def read_figures(data: Any) -> SettingFigures | None:
-    """From `SettingFigures.as_json`; None if it is damaged, or of another version."""
+    """Read `SettingFigures.as_json`; None if it is damaged, or of another version."""
     try:
         figures = SettingFigures(**data)
         seconds = np.array(figures.seconds, np.float64)
@@ -128,19 +128,19 @@ def read_figures(data: Any) -> SettingFigures | None:
 
 
 def setting_of(context: Context) -> Setting:
-    """The setting that a context was opened in."""
+    """Return the setting that a context was opened in."""
     options = context.options
     repack = context.model.options.repack
     return Setting(options.threads, options.flash_attention, repack, options.kv_type)
 
 
 def load_setting(context: Context, needed: int = 1) -> SettingFigures | None:
-    """What was measured, for batches of so many tokens, in a context opened like this one."""
+    """Return what was measured in a context like this one, for batches of `needed` tokens."""
     return find_setting(context.model.path, setting_of(context).name, needed)
 
 
 def find_setting(model: Path, name: str, needed: int = 1) -> SettingFigures | None:
-    """The same by the setting's name; what `edgespec tune` measured goes first."""
+    """Return it by the setting's name; what `edgespec tune` measured goes first."""
     for tuned in (True, False):
         figures = read_figures(load_measurement(_key(model, name, tuned)))
         if figures is not None and figures.sizes[-1] >= needed:
@@ -149,7 +149,7 @@ def find_setting(model: Path, name: str, needed: int = 1) -> SettingFigures | No
 
 
 def store_setting(model: Path, figures: SettingFigures, *, tuned: bool = False) -> None:
-    """Keep what was measured; beside what was `tuned`, never in its place."""
+    """Keep what was measured, beside what was `tuned`, never in its place."""
     store_measurement(_key(model, figures.name, tuned), figures.as_json())
 
 

@@ -29,7 +29,7 @@ _SAMPLE = 1 << 20
 
 
 def measurement_key(model: Path, settings: dict[str, Any]) -> str:
-    """A name that changes with processor, build, model file and settings.
+    """Return a name that changes with processor, build, model file and settings.
 
     The file's beginning, end and size stand for its content: hashing gigabytes at every start
     would take longer than what it saves.
@@ -54,7 +54,7 @@ def measurement_key(model: Path, settings: dict[str, Any]) -> str:
 
 
 def load_measurement(key: str) -> dict[str, Any] | None:
-    """What was stored under this key; None if there is nothing, or nothing readable."""
+    """Return what was stored under this key; None if there is nothing readable."""
     try:
         data = json.loads(_path(key).read_text("utf-8"))
     except (OSError, ValueError):
@@ -80,14 +80,14 @@ def forget_measurements(pattern: str) -> None:
 
 
 def stored_measurements(pattern: str) -> dict[str, dict[str, Any]]:
-    """What is stored under keys like this one, in which * stands for anything."""
+    """Return what is stored under keys like this one, in which * stands for anything."""
     keys = (path.stem for path in sorted(_folder().glob(f"{pattern}.json")))
     found = {key: load_measurement(key) for key in keys}
     return {key: data for key, data in found.items() if data is not None}
 
 
 def stored_choices() -> list[dict[str, Any]]:
-    """What was chosen for each model that was opened here, by name."""
+    """Return what was chosen for each model that was opened here."""
     return list(stored_measurements("choice-*").values())
 
 
@@ -100,7 +100,7 @@ def _path(key: str) -> Path:
 
 
 def _processor() -> str:
-    """The processor's name, as far as the system tells it."""
+    """Return the processor's name, as far as the system tells it."""
     try:
         for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
             if line.startswith(("model name", "CPU part", "Model")):

@@ -33,7 +33,7 @@ def emitted(acceptance, j):
 
 
 def rates(cycle_s, acceptance, given, drafted, step_s, start_s):
-    """Tokens by the second for each number of proposals."""
+    """Tokens per second for each number of proposals."""
     result = []
     for j in range(len(cycle_s)):
         steps = max(j, drafted) - given
