@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +142,7 @@ def test_tuned_bitwise_settings_stay_bitwise_when_only_shorter_blocks_are_exact(
     default_model: Path, open_tuned: Open
 ) -> None:
     profile = load_profile(default_model)
-    profile.best = replace(BEST, flash_attention=False)
+    profile.best = BEST._replace(flash_attention=False)
     profile.save()
     cut = figures(flash_attention=False, identical=7, logit_difference=0.1)
     store_setting(default_model, cut, tuned=True)
