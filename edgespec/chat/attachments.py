@@ -14,7 +14,7 @@ from edgespec.runtime.engine import Engine
 __all__ = ["Attachment", "Attachments"]
 
 _SHARE = 0.75
-"""Of the context, that files may take: the rest is for the message and its answer."""
+"""Share of the context that files may take: the rest is for the message and its answer."""
 
 _MOST_BYTES_PER_TOKEN = 64  # to refuse what cannot fit without counting its tokens
 
@@ -23,7 +23,7 @@ class Attachment(NamedTuple):
     """A file to send.
 
     Attributes:
-        tokens: that it takes, by the model's own count.
+        tokens: how many it takes, by the model's own count.
     """
 
     name: str

@@ -27,7 +27,7 @@ def copy_text(text: str, send: Callable[[str], None] | None) -> str:
     """Copy a text in every way that is possible, and return which ways those were.
 
     Args:
-        send: sends a control sequence to the terminal; None if it takes none.
+        send: sends a control sequence to the terminal; None if it accepts none.
 
     Raises:
         UsageError: there is no way.

@@ -29,15 +29,15 @@ class Chat:
     """A running conversation.
 
     Args:
-        store: keep it.
+        store: keep the conversation on disk.
 
     Attributes:
-        session: what was said.
+        session: holds what was said.
         screen: where it is printed.
         reader: where messages come from, while it runs.
         running: until the user wants to leave.
         last: the latest answer, and its figures.
-        listed: ids of conversations, as they were numbered last.
+        listed: ids of the conversations in the latest list.
     """
 
     reader: Reader

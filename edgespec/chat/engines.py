@@ -24,9 +24,9 @@ class Engines(Closing):
     """Keeps one engine open.
 
     Args:
-        open: opens one.
+        open: opens an engine.
         model: as `Engine` takes it.
-        options: of this engine, and of those that follow.
+        options: of this engine and of those that follow it.
 
     Raises: what `open` raises.
     """

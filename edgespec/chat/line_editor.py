@@ -31,8 +31,8 @@ class TerminalReader:
     Args:
         history: file of earlier messages; they are kept in memory only if there is none, or it
             cannot be used.
-        complete: what may come next, for what stands before the cursor.
-        toolbar: a line shown below the message that is edited.
+        complete: yields what may come next, given the text before the cursor.
+        toolbar: returns a line to show below the message.
         warn: called with a line about a problem.
         echo: called with a message that was written elsewhere, to show it.
     """
@@ -104,10 +104,10 @@ class MessageHistory(FileHistory):
     """A history in a file; without a usable file, messages are remembered until the end only.
 
     Args:
-        path: None for no file at all.
+        path: None to use no file.
 
     Attributes:
-        problem: why the file is not used, until someone has said so.
+        problem: why the file is not used, until the user was told.
     """
 
     def __init__(self, path: Path | None) -> None:

@@ -26,9 +26,9 @@ class Hit(NamedTuple):
     """A message that has all the words.
 
     Attributes:
-        number: of the user's message; its answer has the same.
-        role: whose it is.
-        excerpt: one line of it, from shortly before the first word on.
+        number: of the user's message; its answer has the same number.
+        role: who wrote it.
+        excerpt: one line of it, from shortly before the first word.
     """
 
     number: int
@@ -67,7 +67,7 @@ def list_lines(
 
     Args:
         current: id of the one that is running; it is marked.
-        number: begin with the number in this list.
+        number: begin each line with its number in this list.
     """
     titles = Counter(one.title for one in conversations)
     for place, one in enumerate(conversations, 1):

@@ -45,8 +45,8 @@ def converse(
     """Talk on standard input and output until the user leaves.
 
     Args:
-        engines: has the engine to begin with.
-        settings: of the answers.
+        engines: with the engine that answers first.
+        settings: how to write answers.
         system: prompt; it replaces that of a conversation that is continued.
         show: mark every token by its origin.
         store: keep the conversation in the user's data folder.

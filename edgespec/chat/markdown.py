@@ -96,8 +96,8 @@ class MarkdownLines:
     """Markdown as lines of a terminal, without padding.
 
     Args:
-        text: of whole blocks.
-        before: code blocks that come before it; they are numbered.
+        text: whole blocks of Markdown.
+        before: number of code blocks that come before it.
     """
 
     def __init__(self, text: str, before: int = 0) -> None:

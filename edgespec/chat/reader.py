@@ -14,9 +14,9 @@ class Candidate(NamedTuple):
     """One way to complete the text before the cursor.
 
     Attributes:
-        text: put in place of what was typed.
-        typed: how many characters before the cursor that is.
-        label: what to show for it.
+        text: replaces what was typed.
+        typed: how many characters before the cursor it replaces.
+        label: how the list shows it.
     """
 
     text: str

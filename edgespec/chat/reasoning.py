@@ -21,7 +21,7 @@ class Folding:
 
     Attributes:
         pieces: of reasoning so far, about one for each token.
-        empty: whether all of it was blank.
+        empty: whether all of the reasoning was blank.
     """
 
     def __init__(self, *, thinking: bool = False) -> None:

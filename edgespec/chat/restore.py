@@ -49,8 +49,8 @@ def resume(
     """Continue a stored conversation.
 
     Args:
-        journal: of it; closed here if this fails.
-        settings: in place of the stored ones.
+        journal: of this conversation; closed here if this fails.
+        settings: used instead of the stored ones.
 
     Raises:
         UsageError: its settings cannot be used; the running conversation continues.
@@ -110,7 +110,7 @@ def branch(chat: Chat, number: str) -> None:
     """Continue in a new conversation, after a message and its answer.
 
     Args:
-        number: of the message; the last one if it is empty.
+        number: of the message; empty for the last one.
 
     Raises:
         UsageError: there is no such message.

@@ -38,7 +38,7 @@ class SavedConversation:
         messages: an optional system prompt, then user and assistant in turn. A user's message at
             the end is one without an answer.
         model: name of the model that answered.
-        sampling: of the answers.
+        sampling: parameters of the answers.
     """
 
     messages: tuple[Message, ...]
@@ -50,7 +50,7 @@ def save_conversation(path: Path, conversation: SavedConversation, *, force: boo
     """Write a conversation as JSON, over an older one in one step.
 
     Args:
-        force: write over a file of something else too.
+        force: write over any other file too.
 
     Raises:
         UsageError: the file is something else.

@@ -63,8 +63,8 @@ def notices(result: Result, dropped: int, newly_dropped: int, shifted: int) -> I
 
     Args:
         dropped: messages that the model no longer sees.
-        newly_dropped: those of them that it saw before.
-        shifted: tokens that were left out in the middle of the answer.
+        newly_dropped: those of them that it still saw before this answer.
+        shifted: tokens that were dropped in the middle of the answer.
     """
     if newly_dropped > 0:
         yield f"the context is full: the model no longer sees the first {dropped} messages"

@@ -34,7 +34,7 @@ __all__ = [
 
 _SHORTEST_PAUSE = 0.06
 _RENDERING_SHARE = 0.1
-"""Of the time, at most: processors are there to decode."""
+"""Most of the time that drawing may take: processors are there to decode."""
 _OTHER_LINES = 4  # the status, and what a terminal needs below
 ORIGIN_STYLES = {
     Origin.ACCEPTED: "green",
@@ -69,9 +69,9 @@ class LiveView(AnswerView):
     scrolled away: of a long part the last lines are shown until it is finished.
 
     Args:
-        console: of the terminal.
-        body: makes the parts.
-        status: the line below, in the width that there is.
+        console: the terminal.
+        body: turns chunks into parts.
+        status: returns the line below, which fits the width.
     """
 
     def __init__(self, console: Console, body: Body, status: Callable[[], str]) -> None:
@@ -132,9 +132,9 @@ class PlainView(AnswerView):
     """Writes chunks as they come, and ends the last line.
 
     Args:
-        file: where to.
-        text: what is written for a chunk.
-        folding: takes reasoning out; without it the text stays as it is.
+        file: where to write.
+        text: returns what to write for a chunk.
+        folding: takes reasoning out; None leaves the text as it is.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class Command:
         usage: its argument, for `/help`; empty if it takes none.
         help: what it does.
         run: does it, given the text after the name.
-        complete: candidates for that.
+        complete: yields candidates for the text after the name.
         force: does it when an exclamation mark follows the name: writes over a file.
     """
 

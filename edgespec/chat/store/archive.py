@@ -64,7 +64,7 @@ class Archive:
         """Return the id for an id, or for a number in the latest list.
 
         Args:
-            listed: ids; without any, all of them.
+            listed: ids of the latest list; empty for all conversations.
 
         Raises:
             UsageError: there is none.
@@ -151,7 +151,7 @@ class Archive:
         """Read all conversations, the one used last first.
 
         Args:
-            report: called with a line about each file that is not one.
+            report: called with a line about each file that is not a conversation.
         """
         for id in self.ids():
             try:
@@ -167,7 +167,7 @@ class Journal:
     """The file of one conversation, open for appending and locked against other processes.
 
     Attributes:
-        id: short, and in the order in which conversations were begun.
+        id: short; later conversations have larger ids.
     """
 
     def __init__(self, id: str, descriptor: int, size: int) -> None:

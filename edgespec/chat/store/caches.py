@@ -35,7 +35,7 @@ class CacheShelf:
 
     Args:
         folder: made when something is written; by default in the cache folder.
-        most_bytes: that all files together may have; the oldest ones go first.
+        most_bytes: limit for all files together; the oldest ones are removed first.
     """
 
     def __init__(self, folder: Path | None = None, most_bytes: int = _MOST_BYTES) -> None:

@@ -28,7 +28,7 @@ class Entry:
     """One message, of the user or of the model.
 
     Attributes:
-        content: what the model was given, or said.
+        content: what the model was given, or what it said.
         time: ISO 8601, in UTC.
         typed: the part of a message that the user typed, if files stand before it.
         details: how an answer came about, or the names of a message's files.
@@ -60,11 +60,11 @@ class Conversation:
 
     Attributes:
         id: name of its file.
-        created, updated: times of the header and of the last event.
-        origin: id of the conversation that it is a branch of.
-        facts: by the names in `FACTS`, as they were recorded last.
+        created, updated: times of the first and of the last event.
+        origin: id of the conversation that this one branched from.
+        facts: the latest event for each name in `FACTS`.
         entries: user and model in turn. A message at the end has no answer yet.
-        replaced: those that later ones took the place of, with the places they had.
+        replaced: entries that later ones replaced, with their places.
     """
 
     id: str

@@ -19,8 +19,8 @@ class State(NamedTuple):
     """A conversation at a moment.
 
     Attributes:
-        texts: of the user and the model in turn.
-        facts: by the names in `FACTS`.
+        texts: what user and model said, in turn.
+        facts: for each name in `FACTS`.
     """
 
     texts: Sequence[str]
@@ -33,9 +33,9 @@ class Recorder:
     A file that cannot be written ends the storing, and nothing else.
 
     Args:
-        archive: where.
-        keep: write at all; without it everything is only remembered.
-        warn: called with a line when the storing ends.
+        archive: where files are written.
+        keep: write files; otherwise everything is only remembered.
+        warn: called with a line if files can no longer be written.
     """
 
     def __init__(self, archive: Archive, *, keep: bool, warn: Callable[[str], None]) -> None:
@@ -75,7 +75,7 @@ class Recorder:
 
         Args:
             typed: the part of a new message that the user typed, if that is not all of it.
-            details: of what is said last.
+            details: about the last text.
         """
         self._take(state.texts, typed, details or {})
         if not self._keep or not state.texts:
