@@ -56,7 +56,7 @@ def test_a_first_conversation(start: Start) -> None:
         re.MULTILINE,
     )
     terminal.keys("C-d")
-    terminal.wait("edgespec chat --resume .* goes on")
+    terminal.wait("edgespec chat --resume .* continues it")
     terminal.wait("ENDED 0")
 
 
