@@ -13,13 +13,13 @@ from edgespec.cli.main import cli
 from tests.pages import ROOT, pages, programs
 
 TESTED = {
-    "asyncio": "tests/embed/test_examples.py",
+    "asyncio": "tests/test_programs.py",
     "client": "tests/server/test_readme.py",
-    "conversation": "tests/embed/test_examples.py",
-    "drop-in": "tests/embed/test_examples.py",
-    "extraction": "tests/embed/test_examples.py",
-    "import": "tests/embed/test_examples.py",
-    "window": "tests/embed/test_examples.py",
+    "conversation": "tests/test_programs.py",
+    "drop-in": "tests/test_programs.py",
+    "extraction": "tests/test_programs.py",
+    "import": "tests/test_programs.py",
+    "window": "tests/test_programs.py",
 }
 """The test that runs each program."""
 
@@ -42,6 +42,14 @@ def test_every_program_has_a_test() -> None:
 
 def test_the_readme_fits_on_three_screens() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 170
+
+
+def test_tests_mirror_the_packages() -> None:
+    """A folder of tests has the name of the package that it tests."""
+    for folder in {path.parent for path in (ROOT / "tests").glob("*/*.py")} - {
+        ROOT / "tests/bench"
+    }:
+        assert (ROOT / "edgespec" / folder.name / "__init__.py").exists(), folder
 
 
 def test_packages_import_only_what_stands_below_them() -> None:

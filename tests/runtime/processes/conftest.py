@@ -50,7 +50,7 @@ def run(default_model: Path, tmp_path: Path) -> Callable[..., str]:
             text=True,
             timeout=LONG_S,
             check=False,
-            env={**os.environ, "PYTHONPATH": f"{here.parents[1]}{os.pathsep}{here}"},
+            env={**os.environ, "PYTHONPATH": f"{here.parents[2]}{os.pathsep}{here}"},
         )
         assert (done.returncode, done.stderr) == (0, ""), done.stderr + done.stdout
         return done.stdout

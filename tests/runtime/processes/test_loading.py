@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 Run = Callable[..., str]
 
 
@@ -44,6 +46,7 @@ def test_progress_of_the_download_of_loading_and_of_reading(
     assert output == "bye\n"
 
 
+@pytest.mark.slow
 def test_engines_come_and_go_and_leave_nothing_behind(run: Run, recurrent_model: Path) -> None:
     """The second half of many takes no more than the first: memory, threads, open files."""
     output = run(
