@@ -63,6 +63,7 @@ def record(default_model: Path, tmp_path: Path) -> Iterator[Record]:
 
 @pytest.mark.parametrize("rule", SAMPLINGS)
 @pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.slow
 def test_prompt_lookup_at_the_recorded_k_is_what_was_recorded(
     record: Record, rule: str, k: int
 ) -> None:
@@ -81,6 +82,7 @@ def test_prompt_lookup_at_the_recorded_k_is_what_was_recorded(
     assert rejected > 0 or k == 1  # one token is proposed where it is most credible
 
 
+@pytest.mark.slow
 def test_a_draft_read_along_the_text_agrees_where_the_trace_has_seen_it(
     record: Record, default_model: Path, damaged_model: Path
 ) -> None:

@@ -80,6 +80,7 @@ def test_what_has_too_few_sizes_or_no_powers_is_not_fitted() -> None:
 # -- what is measured -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_evaluation_is_behind_the_depth_it_is_reported_for(
     small: Any, evaluated: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +123,7 @@ def test_logits_are_peaked_but_not_certain() -> None:
     assert ((p.max(axis=1) > 0.05) & (p.max(axis=1) < 0.9)).all()
 
 
+@pytest.mark.slow
 def test_cycles_with_all_proposals_evaluate_one_token_more(
     small: Any, evaluated: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +156,7 @@ def test_lengths_are_halves_of_the_longest() -> None:
     assert lengths_up_to(16) == [1, 2, 4, 8, 16]
 
 
+@pytest.mark.slow
 def test_answers_and_conversations_are_as_long_as_they_were_to_be(
     default_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +189,7 @@ def test_pages_of_the_file_are_weights_whenever_they_are_read() -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_kv_cache_is_as_large_as_was_estimated(small: Any) -> None:
     program, model, _ = measure_memory(small._replace(rounds=1, deepest=256))
     assert all(value > 0 for value in program.series[0].samples[0])
@@ -201,6 +205,7 @@ def test_the_kv_cache_is_as_large_as_was_estimated(small: Any) -> None:
 # -- the command ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_part_has_its_record_and_its_picture(
     default_model: Path,
     tmp_path: Path,

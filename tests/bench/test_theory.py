@@ -310,6 +310,7 @@ def nothing_learned(default_model: Path, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("nothing_learned")
+@pytest.mark.slow
 def test_a_real_run(
     default_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ def suite(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_pairs_of_all_tasks_and_going_on_with_them(
     bench: Callable[..., Result], suite: Path, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_show_marks_origins(pipe: Pipe) -> None:
     assert b"origin of each token" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_was_piped_is_stored_and_gone_on_with(pipe: Pipe, environment: dict[str, str]) -> None:
     def conversations() -> list[Path]:
         return sorted(Path(environment["XDG_DATA_HOME"]).rglob("*.jsonl"))

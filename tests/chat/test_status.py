@@ -127,6 +127,7 @@ Say = Callable[..., list[str]]
 MESSAGE = "Tell me a story about the sea and the ships. " * 12
 
 
+@pytest.mark.slow
 def test_it_is_said_before_it_happens_and_once(chat: Chat, say: Say) -> None:
     said: list[list[str]] = []
     while not any("no longer sees" in line for line in (said[-1] if said else ())):

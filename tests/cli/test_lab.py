@@ -312,6 +312,7 @@ def test_a_picture_that_fails_leaves_the_older_one(lab, tmp_path, monkeypatch) -
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_the_cost_is_measured_on_this_machine(default_model: Path) -> None:
     command = [sys.executable, "-m", "edgespec", "lab", "--measure", str(default_model), "--json"]
     done = subprocess.run(command, capture_output=True, timeout=300)

@@ -40,6 +40,7 @@ def command(default_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return Command(default_model)
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_reported_and_kept(command: Command, tmp_path: Path) -> None:
     picture = tmp_path / "costs.png"
     profile = load_profile(command.model)
@@ -83,6 +84,7 @@ def test_what_was_measured_is_reported_and_kept(command: Command, tmp_path: Path
     assert list((tmp_path / "measurements").glob("*")) == []
 
 
+@pytest.mark.slow
 def test_the_table_fits_and_says_what_changed(command: Command) -> None:
     done = command("--seconds", "5")
     lines = done.stdout.splitlines()
@@ -93,6 +95,7 @@ def test_the_table_fits_and_says_what_changed(command: Command) -> None:
     assert "measuring" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_draft_is_measured_beside_its_target(command: Command, default_model: Path) -> None:
     facts = json.loads(command("--seconds", "5", "--json", "--draft", str(default_model)).stdout)
     assert default_threads() in {trial["threads"] for trial in facts["draft"]}
@@ -123,6 +126,7 @@ def test_wrong_calls_are_one_line(edgespec: Any, default_model: Path, tmp_path: 
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.slow
 def test_ctrl_c_leaves_nothing_behind(default_model: Path, tmp_path: Path) -> None:
     kernels = cache_root() / "kernels"
     if kernels.is_dir():

@@ -175,6 +175,7 @@ def test_an_error_loses_nothing(open_engine: Any, monkeypatch: pytest.MonkeyPatc
     assert session.messages[-2] == Message("user", "Another one.")
 
 
+@pytest.mark.slow
 def test_a_conversation_longer_than_the_context_loses_its_oldest_turns(
     open_engine: Any,
 ) -> None:

@@ -240,6 +240,7 @@ def test_a_damaged_file_costs_one_line_and_nothing_else(
     assert len(_texts(archive, chat.recorder.id)) == 4
 
 
+@pytest.mark.slow
 def test_a_long_conversation_goes_on_without_being_read_again(
     new_chat: NewChat, tell: Say, tmp_path: Path
 ) -> None:
@@ -266,6 +267,7 @@ def test_a_long_conversation_goes_on_without_being_read_again(
     assert len(texts_of(other.session)) == 6  # and it was read again
 
 
+@pytest.mark.slow
 def test_one_that_outgrew_the_context_goes_on_at_once_too(new_chat: NewChat, tell: Say) -> None:
     one = new_chat(tokens=4)
     while not one.session.dropped:
