@@ -128,7 +128,7 @@ def test_an_interruption(toy_target: Path, tmp_path: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "the same command goes on" in complaint and "Traceback" not in complaint
+    assert "the same command continues" in complaint and "Traceback" not in complaint
     assert not list((work / "text").glob("*.partial"))
 
 
