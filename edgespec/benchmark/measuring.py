@@ -199,10 +199,7 @@ def watched(engine: Engine) -> Iterator[WatchedPolicy]:
 
 def forget_texts(engine: Engine) -> None:
     """Empty the caches of an engine that nobody else uses: the next prompt is read whole."""
-    engine.decoder.prefix_cache.clear()
-    engine.target.clear()
-    engine.drafter.rewind(0)
-    engine.decoder.length = 0
+    engine.forget()
 
 
 def run_task(engine: Engine, task: Task, sampling: SamplingParameters, most_tokens: int) -> Run:
@@ -213,11 +210,11 @@ def run_task(engine: Engine, task: Task, sampling: SamplingParameters, most_toke
     Raises:
         ContextFullError: the first one does not.
     """
-    forget_texts(engine)
+    engine.forget()
     limits = GenerationLimits(max_tokens=most_tokens)
     session = Session(engine, None, sampling, limits)
     run, digest, meter = Run(), hashlib.sha256(), EnergyMeter()
-    with watched(engine) as policy:
+    with engine.observing(lambda report: _count(run, report.timing)):
         for number, message in enumerate(task.turns):
             try:
                 _turn(session, message, run, digest)
@@ -227,8 +224,6 @@ def run_task(engine: Engine, task: Task, sampling: SamplingParameters, most_toke
                 break
     run.joules = meter.joules()
     run.digest = digest.hexdigest()[:16]
-    for timing, _ in policy.cycles:
-        _count(run, timing)
     return run
 
 

@@ -48,8 +48,8 @@ class Attachments:
         Raises:
             UsageError: it cannot be read, is no text, or does not fit beside the others.
         """
-        room = int(engine.decoder.capacity * _SHARE) - sum(file.tokens for file in self._files)
-        text = _read(path, engine.decoder.capacity)
+        room = int(engine.context_length * _SHARE) - sum(file.tokens for file in self._files)
+        text = _read(path, engine.context_length)
         file = Attachment(path.name, text, len(engine.tokenize(_fenced(path.name, text))))
         if file.tokens > room:
             beside = " beside the other files" if self._files else ""

@@ -74,7 +74,7 @@ class Chat:
             engine.model_name,
             engine.drafter_name,
             len(self._sequence) or self._size,
-            engine.decoder.capacity,
+            engine.context_length,
             self.attachments.names,
             self.screen.width,
         )

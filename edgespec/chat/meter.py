@@ -58,7 +58,7 @@ class Meter:
     def __init__(self, turn: Turn, engine: Engine) -> None:
         self._stream = turn.stream
         self._engine = engine
-        self._speedup = SpeedupMeter(engine.policy.achieved, _ENOUGH_TOKENS)
+        self._speedup = SpeedupMeter(engine.achieved, _ENOUGH_TOKENS)
 
     def read(self) -> Figures:
         """Return the figures now."""
@@ -66,9 +66,9 @@ class Meter:
         return Figures(
             tokens=len(self._stream.emitted),
             per_second=statistics.tokens_per_second,
-            speedup=self._speedup.read() if self._engine.decoder.k else None,
+            speedup=self._speedup.read(),
             acceptance=statistics.acceptance_rate,
             drafter=self._engine.drafter_name,
             used=len(self._stream.sequence),
-            capacity=self._engine.decoder.capacity,
+            capacity=self._engine.context_length,
         )

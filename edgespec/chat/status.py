@@ -122,7 +122,7 @@ class Forecast:
         Args:
             used: tokens that the context holds after an answer.
         """
-        capacity = session.engine.decoder.capacity
+        capacity = session.engine.context_length
         seen = sum(message.role == "user" for message in session.messages) - session.dropped // 2
         room = max(used // max(1, seen), round(capacity * (1 - _NEARLY_FULL)))
         if used + room <= capacity:

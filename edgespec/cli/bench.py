@@ -142,7 +142,7 @@ def _settings(engine: Engine, options: EngineOptions, work: Any) -> dict[str, An
         "flash_attention": engine.target.options.flash_attention,
         "repack": engine.target.model.options.repack,
         "kv_type": options.kv_type,
-        "context": engine.decoder.capacity,
+        "context": engine.context_length,
         "tokens": work.tokens,
     }
 

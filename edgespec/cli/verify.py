@@ -77,7 +77,7 @@ def _verdict(failed: list[str], checks: int) -> str:
 def _headline(engine: Engine) -> str:
     target = engine.target
     return _fill(
-        f"{engine.model_name}, draft {engine.drafter_name}, k = {engine.decoder.k}, "
+        f"{engine.model_name}, draft {engine.drafter_name}, k = {engine.largest_k}, "
         f"{target.options.threads} threads, context {target.capacity}\n",
         "",
     )
@@ -120,9 +120,9 @@ def _facts(engine: Engine, quick: bool, done: list[Timed], seconds: float) -> di
         "tinyblas_kernels": build.tinyblas,
         "model": engine.model_name,
         "drafter": engine.drafter_name,
-        "k": engine.decoder.k,
+        "k": engine.largest_k,
         "threads": options.threads,
-        "context": engine.target.capacity,
+        "context": engine.context_length,
         "flash_attention": options.flash_attention,
         "repack": engine.options.repack,
         "exact": engine.options.exact,

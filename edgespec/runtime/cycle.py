@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from edgespec.control.budget import DraftBudget
+from edgespec.control.controller import CycleTiming
 from edgespec.runtime.logprobs import TokenLogprobs
 
-__all__ = ["Cycle", "Origin", "Statistics"]
+__all__ = ["Cycle", "CycleReport", "Origin", "Statistics"]
 
 
 class Origin(str, Enum):
@@ -32,6 +34,26 @@ class Cycle(NamedTuple):
     origins: list[Origin]
     pieces: list[bytes]
     logprobs: list[TokenLogprobs] | None = None
+
+
+class CycleReport(NamedTuple):
+    """A committed cycle, for those who watch.
+
+    Attributes:
+        drafter: name of what proposed; "none" if nothing was proposed.
+        budget: what it might spend; the arrays are valid until the next cycle.
+        timing: sizes and seconds of its parts.
+        predicted_s: seconds predicted for the evaluation, if there was a prediction.
+        seconds: of the whole cycle.
+        cycle: what it emitted.
+    """
+
+    drafter: str
+    budget: DraftBudget
+    timing: CycleTiming
+    predicted_s: float | None
+    seconds: float
+    cycle: Cycle
 
 
 @dataclass

@@ -19,7 +19,7 @@ from edgespec.control.controller import CycleTiming, FixedPolicy, Policy
 from edgespec.drafters import Drafter
 from edgespec.errors import ContextFullError, NumericalError, UsageError
 from edgespec.runtime.constraint import Constraint
-from edgespec.runtime.cycle import Cycle, Origin, Statistics
+from edgespec.runtime.cycle import Cycle, CycleReport, Origin, Statistics
 from edgespec.runtime.logprobs import LogprobReader
 from edgespec.runtime.prefix_cache import PrefixCache
 from edgespec.runtime.trace import GenerationTrace
@@ -44,6 +44,9 @@ class Decoder:
         k: the most proposals of a cycle, 0 or more.
         policy: bounds what each cycle proposes; without it k wherever the drafter has as many.
         prefix_cache: keeps what the target's cache held when another text takes its place.
+
+    Attributes:
+        on_cycle: called with every committed cycle.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Decoder:
         self.history: Int32Array = np.zeros(self.capacity + k + 1, np.int32)
         self.length = 0
         self.statistics = Statistics()
+        self.on_cycle: Callable[[CycleReport], object] | None = None
         n_vocab = target.model.vocabulary.size
         self._p = np.zeros(n_vocab, np.float32)
         self._workspace = make_workspace(n_vocab, len(self.history))
@@ -160,15 +164,32 @@ class Decoder:
             depth, evaluated, count, accepted + 1, clock[1] - clock[0], clock[2] - clock[1]
         )
         predicted_s = self.policy.observe(timing)
-        if self._trace is not None:
+        if self._trace is not None or self.on_cycle is not None:
+            name = self.drafter.name if count else "none"
             seconds = clock[4] - clock[0]
-            self._trace.cycle(self.drafter.name, budget, timing, predicted_s, seconds, cycle)
+            self._report(CycleReport(name, budget, timing, predicted_s, seconds, cycle))
         return cycle
+
+    def _report(self, report: CycleReport) -> None:
+        if self._trace is not None:
+            self._trace.cycle(report)
+        if self.on_cycle is not None:
+            self.on_cycle(report)
 
     def keep(self, length: int) -> None:
         """Take back committed tokens behind the first `length`: a block ended inside."""
         if length < self.length:
             self._commit(length)
+
+    def limit_proposals(self, k: int) -> None:
+        """Propose at most k tokens from now on.
+
+        Raises:
+            UsageError: there is only space for fewer.
+        """
+        if not 0 <= k < len(self._emitted):
+            raise UsageError(f"k is {k}: it has to be between 0 and {len(self._emitted) - 1}")
+        self.k = k
 
     def forget(self) -> None:
         """Empty both caches."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +15,11 @@ from edgespec._types import Int32Array
 from edgespec.backend import Grammar
 from edgespec.backend.lifetime import Closing, Lifetime
 from edgespec.backend.native import claim_process
+from edgespec.control.achieved import Achieved
 from edgespec.errors import UsageError
 from edgespec.registry.progress import Progress, silent
 from edgespec.runtime.constraint import Constraint
-from edgespec.runtime.cycle import Cycle
+from edgespec.runtime.cycle import Cycle, CycleReport
 from edgespec.runtime.decoder import Decoder, PrefillProgress
 from edgespec.runtime.learning import remember
 from edgespec.runtime.loading import (
@@ -39,7 +40,7 @@ from edgespec.runtime.prefix_cache import (
 )
 from edgespec.runtime.scheduler import Scheduler
 from edgespec.runtime.stream import GenerationLimits, Stream
-from edgespec.runtime.trace import Trace
+from edgespec.runtime.trace import Trace, costs_and_learning, request_facts
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.penalties import breaker_table
 from edgespec.speculation.settings import draw_settings
@@ -86,7 +87,9 @@ class Engine(Closing):
         claim_process()
         self.options = options or EngineOptions()
         with ExitStack() as stack:
-            self._trace = self._open_trace(stack)
+            self._trace: Trace | None = None
+            if self.options.trace is not None:
+                self._trace = stack.enter_context(closing(Trace(self.options.trace)))
             plan = make_plan(model, self.options, download or silent)
             self.header = plan.header
             self.model_name = plan.target.name
@@ -111,9 +114,9 @@ class Engine(Closing):
             k = self.exactness.largest_k if speculative else 0
             self.policy = make_policy(self.options, self.exactness, self.profile)
             self._plan, self._used = plan, False
-            prefixes = self._make_prefixes()
-            self.decoder = Decoder(self.target, self.drafter, k, self.policy, prefixes)
-            self._lending = Scheduler(self.decoder)
+            cache = self._make_cache()
+            self.decoder = Decoder(self.target, self.drafter, k, self.policy, cache)
+            self._scheduler = Scheduler(self.decoder)
             remember_choice(self.model_name, self.exactness)
             self._resources = stack.pop_all()
         self._lifetime = Lifetime(self, self._resources.close)
@@ -158,7 +161,7 @@ class Engine(Closing):
             constraint = Constraint(rules, sampling, self.vocabulary.end_tokens)
         reader = None
         if logprobs is not None:
-            reader = LogprobReader(logprobs, self.decoder.k + 1, self.vocabulary.size)
+            reader = LogprobReader(logprobs, self.exactness.largest_k + 1, self.vocabulary.size)
         limits = limits or GenerationLimits()
         return Stream(self, tokens, settings, limits, constraint, reader, progress)
 
@@ -207,18 +210,53 @@ class Engine(Closing):
         """
         return ChatTemplate.from_model(self.header, self.vocabulary)
 
+    # -- what it is and does ----------------------------------------------------------------
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self.decoder.capacity
+
+    @property
+    def largest_k(self) -> int:
+        """The most proposals of a cycle; 0 where nothing is proposed. It may be lowered."""
+        return self.decoder.k
+
+    @largest_k.setter
+    def largest_k(self, k: int) -> None:
+        self.decoder.limit_proposals(k)
+
+    @property
+    def achieved(self) -> Achieved | None:
+        """Totals of all cycles whose costs are known; None where nothing is proposed."""
+        return self.policy.achieved if self.largest_k > 0 else None
+
+    @property
+    def waiting(self) -> int:
+        """How many generations wait for their turn."""
+        return self._scheduler.waiting
+
+    @contextmanager
+    def observing(self, observer: Callable[[CycleReport], object]) -> Iterator[None]:
+        """Call `observer` with every cycle while the block runs, in the thread that decodes."""
+        self.decoder.on_cycle = observer
+        try:
+            yield
+        finally:
+            self.decoder.on_cycle = None
+
     # -- what a stream calls ----------------------------------------------------------------
 
     def advance(self, stream: Stream, limit: int) -> Cycle | None:
         """One cycle for this stream; None when its context is full and may not be shifted."""
         self._lifetime.check()
-        return self._lending.advance(stream, limit, self._begin_trace)
+        return self._scheduler.advance(stream, limit, self._begin_trace)
 
     def retract(self, stream: Stream) -> None:
         """The stream has ended; tokens of its last cycle may have been dropped."""
         if self._lifetime.foreign:
             return
-        self._lending.retract(stream)
+        self._scheduler.retract(stream)
         if stream.emitted:
             self._used = True
             unread = stream.prompt_tokens - stream.statistics.reused_tokens
@@ -227,12 +265,7 @@ class Engine(Closing):
     def interrupt(self, stream: Stream) -> None:
         """Stop this stream's running evaluation, if it has one; from any thread."""
         if not self._lifetime.foreign:
-            self._lending.interrupt(stream)
-
-    @property
-    def waiting(self) -> int:
-        """How many generations wait for their turn."""
-        return self._lending.waiting
+            self._scheduler.interrupt(stream)
 
     def _check(self) -> None:
         self._lifetime.check()
@@ -252,8 +285,21 @@ class Engine(Closing):
         return self._breaker_tables[texts]
 
     def _begin_trace(self, stream: Stream) -> None:
-        if self._trace is not None and stream.trace is None:
-            stream.trace = self._trace.begin(self, stream)
+        if self._trace is None or stream.trace is not None:
+            return
+        setting = self.exactness.setting
+        facts = {
+            "model": self.model_name,
+            "drafter": self.drafter_name,
+            "setting": None if setting is None else setting.name,
+            "k": self.options.k,
+            "largest_k": self.largest_k,
+            "context": self.context_length,
+            **request_facts(stream.limits.max_tokens, stream.settings),
+            "prompt": stream.sequence[: stream.prompt_tokens],
+            **costs_and_learning(setting, self.policy, self.drafter, self.profile.ngram),
+        }
+        stream.trace = self._trace.begin(facts)
 
     # -- caches of earlier texts ------------------------------------------------------------
 
@@ -272,7 +318,7 @@ class Engine(Closing):
         """
         self._check()
         wanted = np.asarray(tokens, np.int32)
-        with self._lending.borrowed(wanted):
+        with self._scheduler.borrowed(wanted):
             prefix = self.decoder.prefix_cache.find(wanted)
             known = 0 if prefix is None else shared_length(prefix.tokens, wanted)
             held = self.decoder.held
@@ -295,32 +341,35 @@ class Engine(Closing):
         prefix = read_cache(path, self._cache_key)
         if prefix is None or len(prefix.tokens) > self.decoder.capacity:
             return 0
-        with self._lending.borrowed(prefix):
+        with self._scheduler.borrowed(prefix):
             kept = self.decoder.prefix_cache.add(prefix)
         return len(prefix.tokens) if kept else 0
+
+    def forget(self) -> None:
+        """Empty all caches of texts: the next prompt is read from its beginning."""
+        self._check()
+        self._scheduler.forget()
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that caches of earlier texts take now."""
+        return self.decoder.prefix_cache.nbytes
 
     @property
     def _cache_key(self) -> str:
         return f"{measurement_key(self.target.model.path, {})} {setting_of(self.target).name}"
 
-    def _make_prefixes(self) -> PrefixCache:
+    def _make_cache(self) -> PrefixCache:
         # A head needs states of the target that a saved cache does not have.
         head = self._plan.draft_header is not None and self._plan.draft_header.eagle is not None
         return PrefixCache(0 if head else self.options.prompt_cache << 20)
 
     # -- life -------------------------------------------------------------------------------
 
-    def _open_trace(self, stack: ExitStack) -> Trace | None:
-        if self.options.trace is None:
-            return None
-        trace = Trace(self.options.trace)
-        stack.callback(trace.close)
-        return trace
-
     @property
     def closed(self) -> bool:
         """Whether it was closed."""
-        return self._lending.closed
+        return self._scheduler.closed
 
     def close(self) -> None:
         """Stop what is running, which ends as if it had been cancelled, and free the models.
@@ -329,7 +378,7 @@ class Engine(Closing):
         models are freed when that generation's cycle has ended.
         """
         if not self._lifetime.foreign:
-            self._lending.close(self._free)
+            self._scheduler.close(self._free)
 
     def _free(self) -> None:
         with self._resources:

@@ -39,7 +39,7 @@ class Scheduler:
         self.closed = False
         self._decoder = decoder
         self._free: Callable[[], None] = _nothing
-        self._turns = FairLock()
+        self._lock = FairLock()
         # Reentrant, as a handler of a signal may cancel in the middle of it.
         self._switch = threading.RLock()  # guards which stream a cancellation would hit
         self._current: Stream | None = None
@@ -47,7 +47,7 @@ class Scheduler:
     @property
     def waiting(self) -> int:
         """How many generations wait for their turn."""
-        return self._turns.waiting
+        return self._lock.waiting
 
     def advance(self, stream: Stream, limit: int, begins: Callable[[Stream], None]) -> Cycle | None:
         """One cycle for this stream; None when its context is full and may not be shifted.
@@ -80,7 +80,7 @@ class Scheduler:
         with suppress(CancelledError), self._turn(stream, lambda: self._current is not stream):
             self._decoder.keep(len(stream.sequence))
             self._current = None
-        self._turns.end(stream)
+        self._lock.end(stream)
 
     def interrupt(self, stream: Stream) -> None:
         """Stop this stream's running evaluation, if it has one; from any thread."""
@@ -88,7 +88,7 @@ class Scheduler:
             if self._current is stream:
                 self._decoder.target.cancel()
                 self._decoder.drafter.cancel()
-        self._turns.wake()
+        self._lock.wake()
 
     @contextmanager
     def borrowed(self, holder: object) -> Iterator[None]:
@@ -97,9 +97,19 @@ class Scheduler:
         Raises:
             CancelledError: it was closed meanwhile.
         """
-        with self._turns.hold(holder, lambda: self.closed):
+        with self._lock.hold(holder, lambda: self.closed):
             yield
-        self._turns.end(holder)
+        self._lock.end(holder)
+
+    def forget(self) -> None:
+        """Empty all caches; a stream under way reads its text again.
+
+        Raises: as `borrowed`.
+        """
+        with self.borrowed(object()):
+            self._current = None
+            self._decoder.prefix_cache.clear()
+            self._decoder.forget()
 
     def close(self, free: Callable[[], None]) -> None:
         """Stop what is running, which ends as if it had been cancelled; later calls do nothing.
@@ -114,15 +124,15 @@ class Scheduler:
         current = self._current
         if current is not None:
             self.interrupt(current)
-        if not self._turns.mine:
+        if not self._lock.mine:
             self._end()
 
     def _end(self) -> None:
-        with self._turns.hold(self):
+        with self._lock.hold(self):
             self._current = None
             free, self._free = self._free, _nothing
             free()
-        self._turns.end(self)
+        self._lock.end(self)
 
     @contextmanager
     def _turn(self, stream: Stream, unwanted: Callable[[], bool]) -> Iterator[None]:
@@ -130,11 +140,11 @@ class Scheduler:
         try:
             with (
                 held_interrupts(lambda: self.interrupt(stream)) as came,
-                self._turns.hold(stream, lambda: came() or unwanted()),
+                self._lock.hold(stream, lambda: came() or unwanted()),
             ):
                 yield
         finally:
-            if self.closed and not self._turns.mine:
+            if self.closed and not self._lock.mine:
                 self._end()  # `close` could not, where a callback of this cycle called it
 
     def _resume(self, stream: Stream, begins: Callable[[Stream], None]) -> None:

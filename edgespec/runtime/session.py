@@ -193,7 +193,7 @@ class Session:
             messages: what is to be seen, if possible.
             more: tokens that have to fit behind them.
         """
-        capacity = self.engine.decoder.capacity
+        capacity = self.engine.context_length
         start = 1 if messages and messages[0].role == "system" else 0
         allowed = capacity - 1
         first = self.dropped if self.dropped < len(messages) - start else 0

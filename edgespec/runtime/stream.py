@@ -215,7 +215,7 @@ class Stream:
             if self.constraint:
                 self.constraint.close()
             if self.trace is not None:
-                self.trace.end(self, self._reason)
+                self.trace.end(self._reason, len(self.emitted), self.statistics)
 
     def _run(self) -> Iterator[TokenChunk]:
         last = Origin.PLAIN

@@ -10,21 +10,19 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from edgespec.control.budget import DraftBudget
-from edgespec.control.controller import CycleTiming
+from edgespec.control.controller import Policy
+from edgespec.drafters import Drafter
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.runtime.cycle import CycleReport, Statistics
 from edgespec.sampling.parameters import is_greedy
 from edgespec.speculation.settings import ACCEPT_COUPLED, DrawSettings
+from edgespec.tuning.measure import SettingFigures
 
-if TYPE_CHECKING:
-    from edgespec.runtime.cycle import Cycle
-    from edgespec.runtime.engine import Engine
-    from edgespec.runtime.stream import Stream
-
-__all__ = ["GenerationTrace", "Trace"]
+__all__ = ["GenerationTrace", "Trace", "costs_and_learning", "request_facts"]
 
 _DIGITS = 7  # of seconds
 _SHORT_ID = 12
@@ -50,9 +48,9 @@ class Trace:
         except (OSError, ValueError) as error:
             raise UsageError(self._complaint(error)) from None
 
-    def begin(self, engine: Engine, stream: Stream) -> GenerationTrace:
-        """A generation is about to start."""
-        return GenerationTrace(self, _describe(engine, stream))
+    def begin(self, facts: Mapping[str, Any]) -> GenerationTrace:
+        """Write what a generation starts from."""
+        return GenerationTrace(self, facts)
 
     def write(self, line: dict[str, Any]) -> None:
         """Append it, unless the file was closed.
@@ -84,82 +82,73 @@ class Trace:
 class GenerationTrace:
     """The lines of one generation; the first one is written at once."""
 
-    def __init__(self, trace: Trace, description: dict[str, Any]) -> None:
+    def __init__(self, trace: Trace, facts: Mapping[str, Any]) -> None:
         self._trace = trace
         self._id = uuid.uuid4().hex[:_SHORT_ID]
-        self._write("generation", description)
+        self._write("generation", facts)
 
-    def cycle(
-        self,
-        drafter: str,
-        budget: DraftBudget,
-        timing: CycleTiming,
-        predicted_s: float | None,
-        seconds: float,
-        cycle: Cycle,
-    ) -> None:
-        """One cycle, committed."""
-        acceptance = budget.acceptance[: timing.proposed]
+    def cycle(self, report: CycleReport) -> None:
+        """Write one cycle."""
+        timing, predicted_s = report.timing, report.predicted_s
+        acceptance = report.budget.acceptance[: timing.proposed]
         self._write(
             "cycle",
             {
-                "drafter": drafter if timing.proposed else "none",
+                "drafter": report.drafter,
                 "depth": timing.depth,
                 "n": timing.evaluated,
                 "predicted_s": None if predicted_s is None else round(predicted_s, _DIGITS),
                 "verify_s": round(timing.verify_s, _DIGITS),
                 "draft_s": round(timing.draft_s, _DIGITS),
-                "seconds": round(seconds, _DIGITS),
+                "seconds": round(report.seconds, _DIGITS),
                 "proposed": timing.proposed,
                 "accepted": timing.emitted - 1,
-                "tokens": cycle.tokens,
-                "origins": [origin.value for origin in cycle.origins],
+                "tokens": report.cycle.tokens,
+                "origins": [origin.value for origin in report.cycle.origins],
                 "acceptance": [round(float(a), 4) for a in acceptance],
             },
         )
 
-    def end(self, stream: Stream, finish_reason: str | None) -> None:
-        """It is over; without a reason it failed, or nobody wanted the rest."""
-        statistics = stream.statistics
+    def end(self, finish_reason: str | None, emitted: int, statistics: Statistics) -> None:
+        """Write how it ended; without a reason it failed, or nobody wanted the rest."""
         self._write(
             "end",
             {
                 "finish_reason": finish_reason,
-                "emitted": len(stream.emitted),
+                "emitted": emitted,
                 "timings": statistics.timings(),
                 "speculation": statistics.speculation(),
             },
         )
 
-    def _write(self, kind: str, content: dict[str, Any]) -> None:
+    def _write(self, kind: str, content: Mapping[str, Any]) -> None:
         self._trace.write({"type": kind, "id": self._id, **content})
 
 
-def _describe(engine: Engine, stream: Stream) -> dict[str, Any]:
-    """What a generation starts from: settings, prompt, costs, and what was learned until now."""
-    setting, policy = engine.exactness.setting, engine.policy
+def costs_and_learning(
+    setting: SettingFigures | None, policy: Policy, drafter: Drafter, ngram: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return measured costs, their corrections, and what was learned about drafting until now.
+
+    Args:
+        ngram: what was learned about prompt lookup.
+    """
     costs = None
     if setting is not None:
         costs = {name: getattr(setting, name) for name in ("depths", "sizes", "seconds")}
         costs["switch_s"] = setting.switch_s
     return {
-        "model": engine.model_name,
-        "drafter": engine.drafter_name,
-        "setting": None if setting is None else setting.name,
-        "k": engine.options.k,
-        "largest_k": engine.decoder.k,
-        "context": engine.decoder.capacity,
-        "max_tokens": stream.limits.max_tokens,
-        "temperature": float(stream.settings.arguments.temperature),
-        "rule": _rule(stream.settings),
-        "prompt": stream.sequence[: stream.prompt_tokens],
         "costs": costs,
         "corrections": policy.costs and policy.costs.corrections(),
-        "learned": {"ngram": engine.profile.ngram, "draft": engine.drafter.learned().model},
+        "learned": {"ngram": ngram, "draft": drafter.learned().model},
     }
 
 
-def _rule(settings: DrawSettings) -> str:
-    if is_greedy(settings.arguments):
-        return "greedy"
-    return "coupled" if settings.rule == ACCEPT_COUPLED else "rejection"
+def request_facts(max_tokens: int | None, settings: DrawSettings) -> dict[str, Any]:
+    """Return how a generation was asked for."""
+    rule = "coupled" if settings.rule == ACCEPT_COUPLED else "rejection"
+    return {
+        "max_tokens": max_tokens,
+        "temperature": float(settings.arguments.temperature),
+        "rule": "greedy" if is_greedy(settings.arguments) else rule,
+    }

@@ -130,7 +130,7 @@ class Service:
             "object": "model",
             "created": self.created,
             "owned_by": "edgespec",
-            "context_length": self.engine.target.capacity,
+            "context_length": self.engine.context_length,
         }
 
     async def health(self, request: Request) -> Response:

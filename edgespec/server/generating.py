@@ -121,7 +121,7 @@ def _prepare_chat(
         stream,
         ChatChunks(engine.model_name, vocabulary, tools, logprobs=logprobs),
         lambda result: chat_completion(result, vocabulary, tools, logprobs=logprobs),
-        _speedup_meter(engine),
+        SpeedupMeter(engine.achieved, _ENOUGH_TOKENS),
         sampling.seed,
     )
 
@@ -142,13 +142,9 @@ def _prepare_completion(
         stream,
         TextChunks(engine.model_name, vocabulary, logprobs=logprobs, echo=echo),
         lambda result: text_completion(result, vocabulary, logprobs=logprobs, echo=echo),
-        _speedup_meter(engine),
+        SpeedupMeter(engine.achieved, _ENOUGH_TOKENS),
         sampling.seed,
     )
-
-
-def _speedup_meter(engine: Engine) -> SpeedupMeter:
-    return SpeedupMeter(engine.policy.achieved if engine.decoder.k else None, _ENOUGH_TOKENS)
 
 
 def _sampling(request: GenerationRequest, defaults: Defaults) -> SamplingParameters:

@@ -73,7 +73,7 @@ def run_checks(
         BackendError: llama.cpp failed.
     """
     can_roll_back = engine.target.can_truncate()
-    prompts = make_prompts(engine, engine.target.capacity // 2)
+    prompts = make_prompts(engine, engine.context_length // 2)
     run = _Suite(engine, effort, prompts, can_roll_back)
     try:
         for number, name in enumerate(CHECKS, 1):
@@ -81,8 +81,7 @@ def run_checks(
             result = run.check(name, _numbered(progress, number, name))
             yield Timed(result, perf_counter() - started)
     finally:
-        engine.target.clear()
-        engine.drafter.rewind(0)
+        engine.forget()
 
 
 def _numbered(progress: Progress, number: int, name: str) -> Progress:
@@ -109,7 +108,7 @@ class _Suite:
 
     def _invariance(self, progress: Progress) -> CheckResult:
         """Check in a context opened like the target's, with more rows of output."""
-        target, k = self.engine.target, self.engine.decoder.k
+        target, k = self.engine.target, self.engine.largest_k
         largest = max(LARGEST_BATCH, k + 1)
         needed = max(self.effort.depths) + largest
         text = np.resize(np.concatenate([prompt.tokens for prompt in self.prompts]), needed)
@@ -126,7 +125,7 @@ class _Suite:
         return check(
             engine.target,
             engine.drafter,
-            engine.decoder.k,
+            engine.largest_k,
             self.prompts,
             self.effort.answer,
             progress=progress,
@@ -147,7 +146,7 @@ class _Suite:
         return check_cache(
             engine.target,
             engine.drafter,
-            engine.decoder.k if drafts else engine.options.most,
+            engine.largest_k if drafts else engine.options.most,
             self.prompts[0],
             self.effort.cycles,
             progress=progress,

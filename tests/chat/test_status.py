@@ -13,7 +13,6 @@ from edgespec.chat.conversation import Chat
 from edgespec.chat.meter import Figures, Meter
 from edgespec.chat.status import Forecast, notices, statistics_lines, status_line, summary_line
 from edgespec.control.achieved import Achieved
-from edgespec.control.controller import AdaptivePolicy
 from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Message, Session
@@ -103,23 +102,23 @@ def test_the_meter_reads_a_turn_at_any_time(engine: Engine) -> None:
     assert (last.tokens, last.used) == (5, result.prompt_tokens + 5)
     assert last.per_second == result.statistics.tokens_per_second
     assert last.speedup is None  # no costs are known with a fixed k
-    assert (last.capacity, last.drafter) == (engine.decoder.capacity, "ngram")
+    assert (last.capacity, last.drafter) == (engine.context_length, "ngram")
 
 
 def test_the_speedup_is_of_this_answer_and_only_told_when_it_is_known() -> None:
-    policy = AdaptivePolicy.__new__(AdaptivePolicy)
-    policy.achieved = Achieved(1000, 1.0, 9.0)
+    achieved = Achieved(1000, 1.0, 9.0)
     stream = SimpleNamespace(statistics=Statistics(), emitted=[], sequence=[])
-    decoder = SimpleNamespace(k=3, capacity=100)
     turn: Any = SimpleNamespace(stream=stream)
-    engine: Any = SimpleNamespace(policy=policy, decoder=decoder, drafter_name="ngram")
+    engine: Any = SimpleNamespace(achieved=achieved, context_length=100, drafter_name="ngram")
     meter = Meter(turn, engine)
     assert meter.read().speedup is None
-    policy.achieved.add(4, 10, 0.1, 0.15)
+    achieved.add(4, 10, 0.1, 0.15)
     assert meter.read().speedup is None
-    policy.achieved.add(4, 40, 0.4, 0.6)
+    achieved.add(4, 40, 0.4, 0.6)
     assert meter.read().speedup == pytest.approx(1.5)
-    decoder.k = 0
+    engine.achieved = None  # where nothing is proposed
+    meter = Meter(turn, engine)
+    achieved.add(4, 40, 0.4, 0.6)
     assert meter.read().speedup is None
 
 

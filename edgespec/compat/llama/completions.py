@@ -220,7 +220,7 @@ class Completions:
         rules: str | None,
         likely: int | None,
     ) -> Stream:
-        capacity = self.engine.decoder.capacity
+        capacity = self.engine.context_length
         if len(tokens) >= capacity:
             raise UsageError(
                 f"Requested tokens ({len(tokens)}) exceed context window of {capacity}: shorten "

@@ -175,7 +175,7 @@ class Llama(Completions, Closing):
 
     def n_ctx(self) -> int:
         """Return the number of tokens of the context."""
-        return self.engine.decoder.capacity
+        return self.engine.context_length
 
     def n_vocab(self) -> int:
         """Return the number of tokens of the vocabulary."""

@@ -1,0 +1,68 @@
+"""What an engine tells of itself, and how its cycles are watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from edgespec import Engine, GenerationLimits, SamplingParameters
+from edgespec.errors import UsageError
+from edgespec.runtime.cycle import CycleReport
+
+TEXT = "one two three one two three one two three"
+
+
+@pytest.fixture
+def engine(open_engine: Callable[..., Engine]) -> Engine:
+    return open_engine(draft="ngram")
+
+
+def generate(engine: Engine, count: int = 12) -> Any:
+    return engine.generate(
+        TEXT, SamplingParameters(temperature=0.0), GenerationLimits(max_tokens=count)
+    ).result
+
+
+def test_every_cycle_is_told_while_it_is_observed(engine: Engine) -> None:
+    reports: list[CycleReport] = []
+    with engine.observing(reports.append):
+        result = generate(engine)
+    generate(engine)
+    assert len(reports) == result.statistics.cycles
+    assert sum(report.timing.proposed for report in reports) == result.statistics.proposed > 0
+    emitted = [token for report in reports for token in report.cycle.tokens]
+    assert emitted[: len(result.tokens)] == list(result.tokens)
+    for report in reports:
+        assert report.drafter == ("ngram" if report.timing.proposed else "none")
+        assert 0 < report.timing.draft_s + report.timing.verify_s <= report.seconds
+
+
+def test_a_forgotten_text_is_read_again(engine: Engine) -> None:
+    first = generate(engine)
+    assert generate(engine).statistics.reused_tokens == first.prompt_tokens - 1
+    engine.forget()
+    again = generate(engine)
+    assert (again.statistics.reused_tokens, again.tokens) == (0, first.tokens)
+
+
+def test_caches_forgotten_between_two_cycles_change_nothing(engine: Engine) -> None:
+    expected = generate(engine).text
+    stream = engine.generate(
+        TEXT, SamplingParameters(temperature=0.0), GenerationLimits(max_tokens=12)
+    )
+    next(iter(stream))
+    engine.forget()
+    assert stream.result.text == expected
+
+
+def test_fewer_proposals_may_be_allowed_and_not_more(engine: Engine) -> None:
+    assert engine.largest_k == 3
+    engine.largest_k = 1
+    try:
+        assert set(generate(engine).statistics.k_histogram) <= {0, 1}
+    finally:
+        engine.largest_k = 3
+    with pytest.raises(UsageError, match="k is 4: it has to be between 0 and 3"):
+        engine.largest_k = 4
