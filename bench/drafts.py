@@ -19,7 +19,6 @@ import numpy as np
 
 from bench.command import Parser
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
-from edgespec.benchmark.measuring import forget_texts
 from edgespec.benchmark.summary import median_interval
 from edgespec.runtime.warmup import warm_up
 
@@ -53,7 +52,7 @@ PROMPTS = {
 def decode(engine: Engine, prompt: str, count: int) -> tuple[tuple[int, ...], float, Any]:
     """Return tokens, tokens per second of decoding, and statistics."""
     text = engine.template.render([{"role": "user", "content": prompt}])
-    forget_texts(engine)
+    engine.forget()
     stream = engine.generate(
         text, SamplingParameters(temperature=0), GenerationLimits(max_tokens=count)
     )
@@ -129,7 +128,7 @@ def main() -> None:
         report = {
             "model": engines["plain"].model_name,
             "draft": engines["speculative"].drafter_name,
-            "k": engines["speculative"].decoder.k,
+            "k": engines["speculative"].largest_k,
             "threads": engines["plain"].options.thread_count,
             "machine": platform.machine(),
             "ratios": by_kind,

@@ -76,12 +76,11 @@ class Side:
 def converse(engine: Engine, messages: list[str], sampling: Any, count: int) -> dict[str, Any]:
     """Have one conversation, starting from an empty cache."""
     from edgespec import GenerationLimits, Session
-    from edgespec.benchmark.measuring import forget_texts, watched
 
-    forget_texts(engine)
+    engine.forget()
     session = Session(engine, None, sampling, GenerationLimits(max_tokens=count))
-    first_s, decode_s, tokens, speculation = 0.0, 0.0, [], []
-    with watched(engine) as policy:
+    first_s, decode_s, tokens, speculation, cycles = 0.0, 0.0, [], [], []
+    with engine.observing(lambda told: cycles.append((told.timing, told.predicted_s))):
         for message in messages:
             started = perf_counter()
             turn = session.send(message)
@@ -97,7 +96,7 @@ def converse(engine: Engine, messages: list[str], sampling: Any, count: int) -> 
         "tokens_per_second": emitted / decode_s,
         "first_token_s": first_s,
         "speculation": speculation,
-        "cycles": policy.cycles,
+        "cycles": cycles,
     }
 
 

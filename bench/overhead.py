@@ -99,8 +99,7 @@ class Edgespec:
     def generate(self, count: int) -> tuple[list[int], float, float]:
         from edgespec import GenerationLimits, SamplingParameters
 
-        self.engine.target.clear()
-        self.engine.decoder.length = 0
+        self.engine.forget()
         started = perf_counter()
         stream = self.engine.generate(
             PROMPT, SamplingParameters(temperature=0), GenerationLimits(max_tokens=count)

@@ -6,7 +6,6 @@ from time import perf_counter
 
 from bench.peers.peer import Answer, Messages, Peer, Setup
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters, __version__
-from edgespec.benchmark.measuring import forget_texts
 
 __all__ = ["EdgespecPeer"]
 
@@ -34,7 +33,7 @@ class EdgespecPeer(Peer):
 
     def answer(self, messages: Messages, temperature: float, seed: int, tokens: int) -> Answer:
         if len(messages) == 1:
-            forget_texts(self._engine)
+            self._engine.forget()
         started = perf_counter()
         sampling = SamplingParameters(temperature=temperature, seed=seed)
         stream = self._engine.chat(messages, sampling, GenerationLimits(max_tokens=tokens))

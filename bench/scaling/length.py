@@ -18,7 +18,6 @@ import numpy as np
 from bench.scaling.chart import LINE, Chart, Series, Setup
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec._types import Float64Array
-from edgespec.benchmark.measuring import forget_texts
 from edgespec.benchmark.tasks import WORKLOADS
 
 __all__ = ["Answer", "answer", "endless", "lengths_up_to", "measure_length"]
@@ -65,7 +64,7 @@ def measure_length(setup: Setup) -> list[Chart]:
 
 def answer(engine: Engine, tokens: int) -> Answer:
     """Answer with so many tokens, from empty caches."""
-    forget_texts(engine)
+    engine.forget()
     message = {"role": "user", "content": WORKLOADS["prose"][0][0]}
     stream = engine.chat([message], endless(engine), GenerationLimits(max_tokens=tokens))
     started = perf_counter()

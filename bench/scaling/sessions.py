@@ -17,7 +17,6 @@ import psutil
 from bench.scaling.chart import LINE, Chart, Series, Setup
 from bench.scaling.length import endless
 from edgespec import Engine, EngineOptions, GenerationLimits, Session
-from edgespec.benchmark.measuring import forget_texts
 from edgespec.benchmark.tasks import WORKLOADS
 
 __all__ = ["Crowd", "converse", "measure_sessions"]
@@ -66,7 +65,7 @@ def measure_sessions(setup: Setup) -> list[Chart]:
 
 def converse(engine: Engine, questions: Sequence[str], tokens: int) -> Crowd:
     """Ask all questions at the same moment, each in a conversation of its own."""
-    forget_texts(engine)
+    engine.forget()
     before = _resident()
     limits = GenerationLimits(max_tokens=tokens)
     sessions = [Session(engine, None, endless(engine), limits) for _ in questions]
@@ -83,7 +82,7 @@ def converse(engine: Engine, questions: Sequence[str], tokens: int) -> Crowd:
     with ThreadPoolExecutor(len(questions)) as pool:
         emitted, first_s, took_s = zip(*pool.map(talk, sessions, questions), strict=True)
     more = _resident() - before
-    kept = engine.decoder.prefix_cache.nbytes
+    kept = engine.kept_bytes
     return Crowd(list(emitted), list(first_s), max(took_s), more, kept)
 
 

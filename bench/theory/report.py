@@ -139,7 +139,7 @@ def _settings(variants: Sequence[Variant]) -> dict[str, Any]:
         "k": [variant.name for variant in variants[1:]],
         "exactness": fast.exactness.as_json(),
         "threads": fast.target.options.threads,
-        "context": fast.decoder.capacity,
+        "context": fast.context_length,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -15,10 +15,10 @@ import numpy as np
 from bench.theory.answers import Answer, Cycle, Turn
 from bench.theory.costs import Costs, Known, measure_drafting, measure_evaluations
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters, Session
-from edgespec.benchmark.measuring import WatchedPolicy, Work, forget_texts
+from edgespec.benchmark.measuring import Work
 from edgespec.benchmark.tasks import Task
-from edgespec.control.controller import CycleTiming
 from edgespec.errors import ContextFullError, UsageError
+from edgespec.runtime.cycle import CycleReport
 from edgespec.tuning.setting import setting_of
 
 __all__ = ["PLAIN", "Variant", "measure_known", "open_variants", "run"]
@@ -45,30 +45,11 @@ class Variant:
     k: int
 
 
-class CycleLog(WatchedPolicy):
-    """Also remember whether a draft model had a part in the proposals."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine.policy)
-        self._drafter = engine.drafter
-        self.drafted: list[bool] = []
-
-    def observe(self, timing: CycleTiming) -> float | None:
-        self.drafted.append(timing.proposed > 0 and self._drafter.name != "ngram")
-        return super().observe(timing)
-
-    def take(self, start: int) -> tuple[Cycle, ...]:
-        """Return the cycles from this one on."""
-        pairs = zip(self.cycles[start:], self.drafted[start:], strict=True)
-        return tuple(
-            Cycle(
-                *timing._replace(
-                    draft_s=round(timing.draft_s, _DIGITS), verify_s=round(timing.verify_s, _DIGITS)
-                ),
-                drafted,
-            )
-            for (timing, _), drafted in pairs
-        )
+def _as_cycle(report: CycleReport) -> Cycle:
+    """Return its timing, and whether a draft model had a part in the proposals."""
+    timing = report.timing
+    seconds = {name: round(getattr(timing, name), _DIGITS) for name in ("draft_s", "verify_s")}
+    return Cycle(*timing._replace(**seconds), report.drafter not in ("none", "ngram"))
 
 
 def open_variants(
@@ -95,10 +76,10 @@ def open_variants(
 
 
 def _most(engine: Engine) -> int:
-    if engine.decoder.k == 0:
+    if engine.largest_k == 0:
         reason = engine.notice or engine.exactness.reason
         raise UsageError(f"nothing can be speculated with {engine.model_name}: {reason}")
-    return engine.decoder.k
+    return engine.largest_k
 
 
 def measure_known(variants: Sequence[Variant], note: Note) -> dict[str, Known]:
@@ -113,7 +94,7 @@ def measure_known(variants: Sequence[Variant], note: Note) -> dict[str, Known]:
     for way, variant in largest.items():
         note(f"measuring v(n) up to n = {variant.k + 1}: {way}")
         costs[way] = measure_evaluations(variant.engine.target, variant.k + 1)
-        forget_texts(variant.engine)
+        variant.engine.forget()
     plain = costs[_way(variants[0].engine)]
     return {v.name: Known(plain, costs[_way(v.engine)], drafting[v.name]) for v in variants[1:]}
 
@@ -150,39 +131,32 @@ def _answer(
 ) -> Answer:
     """Have a conversation from empty caches; a later turn that does not fit is left out."""
     engine = variant.engine
-    forget_texts(engine)
-    engine.decoder.k = variant.k
+    engine.forget()
+    engine.largest_k = variant.k
     session, digest = Session(engine, None, sampling, limits), hashlib.sha256()
     turns: list[Turn] = []
-    with _logged(engine) as log:
-        for message in task.turns:
-            try:
-                turns.append(_turn(session, message, log, digest))
-            except ContextFullError:
-                if not turns:
-                    raise
-                break
+    for message in task.turns:
+        try:
+            turns.append(_turn(session, message, digest))
+        except ContextFullError:
+            if not turns:
+                raise
+            break
     return Answer(tuple(turns), digest.hexdigest()[:16])
 
 
-def _turn(session: Session, message: str, log: CycleLog, digest: Any) -> Turn:
-    before = len(log.cycles)
+def _turn(session: Session, message: str, digest: Any) -> Turn:
+    reports: list[CycleReport] = []
     turn = session.send(message)
-    started = perf_counter()
-    for _ in turn:
-        pass
-    took = perf_counter() - started
+    with session.engine.observing(reports.append):
+        started = perf_counter()
+        for _ in turn:
+            pass
+        took = perf_counter() - started
     result = turn.result
     digest.update(np.array(result.tokens, np.int32).tobytes())
     statistics = result.statistics
     seconds = round(took - statistics.prefill_s, _DIGITS)
-    return Turn(statistics.reused_tokens, len(result.tokens), seconds, log.take(before))
-
-
-@contextmanager
-def _logged(engine: Engine) -> Iterator[CycleLog]:
-    engine.decoder.policy = log = CycleLog(engine)
-    try:
-        yield log
-    finally:
-        engine.decoder.policy = engine.policy
+    return Turn(
+        statistics.reused_tokens, len(result.tokens), seconds, tuple(map(_as_cycle, reports))
+    )

@@ -6,8 +6,7 @@ import hashlib
 import random
 import resource
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from time import monotonic, perf_counter
 from typing import Any
@@ -17,8 +16,7 @@ import numpy as np
 from edgespec.benchmark.machine import EnergyMeter
 from edgespec.benchmark.results import Results
 from edgespec.benchmark.tasks import Task
-from edgespec.control.budget import DraftBudget
-from edgespec.control.controller import CycleTiming, Policy
+from edgespec.control.controller import CycleTiming
 from edgespec.errors import ContextFullError
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Session
@@ -28,13 +26,10 @@ from edgespec.sampling.parameters import SamplingParameters
 __all__ = [
     "SIDES",
     "Run",
-    "WatchedPolicy",
     "Work",
-    "forget_texts",
     "measure_pairs",
     "peak_memory",
     "run_task",
-    "watched",
 ]
 
 SIDES = ("plain", "speculative")
@@ -166,40 +161,6 @@ class Run:
     def as_json(self) -> dict[str, Any]:
         """Return one side of a line of the results file."""
         return asdict(self)
-
-
-class WatchedPolicy:
-    """A policy that remembers every cycle, with its predicted seconds."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.achieved, self.costs = policy.achieved, policy.costs
-        self.cycles: list[tuple[CycleTiming, float | None]] = []
-
-    def budget(self, depth: int, limit: int) -> DraftBudget:
-        """Return the watched policy's."""
-        return self._policy.budget(depth, limit)
-
-    def observe(self, timing: CycleTiming) -> float | None:
-        """Remember it and pass it on."""
-        predicted_s = self._policy.observe(timing)
-        self.cycles.append((timing, predicted_s))
-        return predicted_s
-
-
-@contextmanager
-def watched(engine: Engine) -> Iterator[WatchedPolicy]:
-    """Watch the cycles of an engine that nobody else uses."""
-    engine.decoder.policy = policy = WatchedPolicy(engine.policy)
-    try:
-        yield policy
-    finally:
-        engine.decoder.policy = engine.policy
-
-
-def forget_texts(engine: Engine) -> None:
-    """Empty the caches of an engine that nobody else uses: the next prompt is read whole."""
-    engine.forget()
 
 
 def run_task(engine: Engine, task: Task, sampling: SamplingParameters, most_tokens: int) -> Run:

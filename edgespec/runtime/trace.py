@@ -20,7 +20,7 @@ from edgespec.errors import EdgespecError, UsageError
 from edgespec.runtime.cycle import CycleReport, Statistics
 from edgespec.sampling.parameters import is_greedy
 from edgespec.speculation.settings import ACCEPT_COUPLED, DrawSettings
-from edgespec.tuning.measure import SettingFigures
+from edgespec.tuning.setting import SettingFigures
 
 __all__ = ["GenerationTrace", "Trace", "costs_and_learning", "request_facts"]
 
