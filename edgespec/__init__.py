@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from edgespec.backend import grammar_from_schema
     from edgespec.compat.llama import Llama
-    from edgespec.registry.progress import Progress
+    from edgespec.registry.fetch import Progress
     from edgespec.runtime.cycle import Origin, Statistics
     from edgespec.runtime.engine import Engine
     from edgespec.runtime.loading import LoadProgress

@@ -1,12 +1,11 @@
 """The only package that talks to the native library: models, contexts, caches, hidden states."""
 
-from edgespec.backend.capabilities import Capabilities, capabilities
 from edgespec.backend.context import Context, ContextOptions
 from edgespec.backend.grammar import Grammar, grammar_from_schema, grammar_of_json
 from edgespec.backend.head import HeadContext
-from edgespec.backend.model import Model, ModelOptions
+from edgespec.backend.model import Model, ModelOptions, quantize
+from edgespec.backend.native import Capabilities, capabilities
 from edgespec.backend.parallel import ParallelContext
-from edgespec.backend.quantize import quantize
 from edgespec.backend.taps import LayerTaps, RecordedInputs, can_tap
 from edgespec.backend.vocabulary import PLAIN, Vocabulary
 

@@ -12,9 +12,8 @@ import numpy as np
 
 from edgespec._types import ByteArray, Float32Array, Int32Array
 from edgespec.backend.batch import Batch
-from edgespec.backend.cancellation import CancelFlag
 from edgespec.backend.checkpoints import Checkpoints, byte_pointer
-from edgespec.backend.interrupts import beside, held_interrupts
+from edgespec.backend.interrupts import CancelFlag, beside, held_interrupts
 from edgespec.backend.lifetime import Closing
 from edgespec.backend.model import Model
 from edgespec.backend.native import claim_process, lib, recent_errors

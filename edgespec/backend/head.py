@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.backend.capabilities import FINAL_TAP, capabilities
 from edgespec.backend.context import Context, ContextOptions
 from edgespec.backend.model import Model
-from edgespec.backend.native import lib
+from edgespec.backend.native import FINAL_TAP, capabilities, lib
 from edgespec.errors import BackendError, ContextFullError
 
 __all__ = ["HeadContext"]

@@ -1,4 +1,4 @@
-"""A loaded GGUF file: weights, vocabulary, metadata."""
+"""A loaded GGUF file: weights, vocabulary, facts; and a coarser copy of one."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgespec.backend.capabilities import capabilities
 from edgespec.backend.interrupts import held_interrupts
 from edgespec.backend.lifetime import Closing
-from edgespec.backend.native import initialize, lib, recent_errors
+from edgespec.backend.native import capabilities, initialize, lib, recent_errors
 from edgespec.backend.vocabulary import Vocabulary
-from edgespec.errors import BackendError, ModelFileError, ModelLoadError
+from edgespec.errors import BackendError, ModelFileError, ModelLoadError, UsageError
 from edgespec.gguf.header import GGUFHeader, read_header
 
-__all__ = ["Model", "ModelOptions"]
+__all__ = [
+    "Model",
+    "ModelOptions",
+    "quantize",
+]
 
 
 @dataclass(frozen=True)
@@ -176,3 +179,39 @@ def _load(path: Path, options: ModelOptions, progress: Callable[[float], None] |
             f"llama.cpp cannot load {path.name}: {recent_errors() or 'no reason given'}"
         )
     return pointer
+
+
+def quantize(
+    source: Path,
+    destination: Path,
+    file_type: str,
+    *,
+    prune_layers: tuple[int, ...] = (),
+    threads: int = 0,
+) -> None:
+    """Write a re-quantized copy of a GGUF file.
+
+    Args:
+        source: a GGUF file of any precision.
+        destination: overwritten.
+        file_type: llama.cpp's name, e.g. "Q8_0" or "Q2_K".
+        prune_layers: indices of layers to leave out.
+        threads: 0 for one per processor.
+
+    Raises:
+        UsageError: no such file type.
+        BackendError: llama.cpp failed.
+    """
+    initialize()
+    code = getattr(lib, f"LLAMA_FTYPE_MOSTLY_{file_type}", None)
+    if code is None:
+        raise UsageError(f"{file_type} is not a quantization llama.cpp knows")
+    parameters = lib.llama_model_quantize_default_params()
+    parameters.ftype = code
+    parameters.nthread = threads
+    parameters.allow_requantize = True
+    layers = (ctypes.c_int32 * (len(prune_layers) + 1))(*sorted(prune_layers), -1)
+    if prune_layers:
+        parameters.prune_layers = ctypes.cast(layers, type(parameters.prune_layers))
+    if lib.llama_model_quantize(bytes(source), bytes(destination), ctypes.byref(parameters)) != 0:
+        raise BackendError(f"llama.cpp cannot quantize {source.name}: {recent_errors()}")

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgespec._types import Float32Array
-from edgespec.backend.capabilities import LAYER_TAPS, capabilities
 from edgespec.backend.context import Context
-from edgespec.backend.native import lib
+from edgespec.backend.native import LAYER_TAPS, capabilities, lib
 from edgespec.errors import BackendError, UsageError
 
 __all__ = ["LayerTaps", "RecordedInputs", "can_tap"]

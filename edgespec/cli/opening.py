@@ -14,7 +14,7 @@ import click
 from edgespec.extras import has_extra
 
 if TYPE_CHECKING:
-    from edgespec.registry.progress import Progress
+    from edgespec.registry.fetch import Progress
     from edgespec.runtime.engine import Engine
     from edgespec.runtime.options import EngineOptions
 

@@ -30,8 +30,8 @@ import numpy as np
 from gguf import GGMLQuantizationType
 
 from edgespec._types import AnyArray, Int32Array, Int64Array
-from edgespec.gguf.bounded_reader import MalformedError
 from edgespec.gguf.metadata import Metadata
+from edgespec.gguf.reader import MalformedError
 
 __all__ = [
     "EagleHead",

@@ -19,7 +19,6 @@ from gguf import GGMLQuantizationType, LlamaFileType, TokenType
 
 from edgespec._types import AnyArray
 from edgespec.errors import ModelFileError
-from edgespec.gguf.bounded_reader import BoundedReader, MalformedError, split_strings
 from edgespec.gguf.draft_metadata import (
     EagleHead,
     HeldOut,
@@ -29,7 +28,7 @@ from edgespec.gguf.draft_metadata import (
     read_reduced,
 )
 from edgespec.gguf.metadata import Metadata
-from edgespec.gguf.opening import damaged, open_gguf
+from edgespec.gguf.reader import BoundedReader, MalformedError, damaged, open_gguf, split_strings
 
 __all__ = ["GGUFHeader", "read_header"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from gguf import GGUFValueType
 
 from edgespec._types import AnyArray
-from edgespec.gguf.bounded_reader import BoundedReader, MalformedError
+from edgespec.gguf.reader import BoundedReader, MalformedError
 
 __all__ = ["Metadata"]
 

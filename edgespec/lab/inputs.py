@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from edgespec.errors import UsageError
 from edgespec.lab.theory import Distribution, MeasuredCost
-from edgespec.registry.progress import Progress, silent
+from edgespec.registry.fetch import Progress, silent
 
 __all__ = [
     "Curve",

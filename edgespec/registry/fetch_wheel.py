@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgespec.errors import ChecksumError, DownloadError
+from edgespec.registry.fetch import Progress
 from edgespec.registry.manifest import WheelSource
-from edgespec.registry.progress import Progress
 
 __all__ = ["extract_member", "fetch_wheel"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from edgespec.errors import ModelFileError, RegistryError, UnknownModelError
 from edgespec.registry.cache import ModelCache, default_cache
+from edgespec.registry.fetch import Progress
 from edgespec.registry.manifest import HuggingFaceSource, ManifestEntry, load_manifest
-from edgespec.registry.progress import Progress
 from edgespec.registry.sources import Wanted, pull
 
 __all__ = ["ResolvedModel", "cached_file", "resolve"]

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from edgespec.errors import ChecksumError, DownloadError, RegistryError
 from edgespec.registry.cache import ModelCache, sha256_of, validator_path
-from edgespec.registry.fetch_https import fetch_url
-from edgespec.registry.fetch_huggingface import fetch_huggingface
+from edgespec.registry.fetch import Progress, fetch_huggingface, fetch_url, silent
 from edgespec.registry.fetch_wheel import fetch_wheel
 from edgespec.registry.manifest import (
     BundledSource,
@@ -22,7 +21,6 @@ from edgespec.registry.manifest import (
     WheelSource,
     models_folder,
 )
-from edgespec.registry.progress import Progress, silent
 
 __all__ = ["Wanted", "pull"]
 

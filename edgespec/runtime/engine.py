@@ -17,7 +17,7 @@ from edgespec.backend.lifetime import Closing, Lifetime
 from edgespec.backend.native import claim_process
 from edgespec.control.achieved import Achieved
 from edgespec.errors import UsageError
-from edgespec.registry.progress import Progress, silent
+from edgespec.registry.fetch import Progress, silent
 from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.cycle import Cycle, CycleReport
 from edgespec.runtime.decoder import Decoder, PrefillProgress

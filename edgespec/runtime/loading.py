@@ -21,8 +21,8 @@ from edgespec.drafters import (
 )
 from edgespec.errors import EdgespecError, ModelFileError, PairingError
 from edgespec.gguf.header import GGUFHeader, read_header
+from edgespec.registry.fetch import Progress, silent
 from edgespec.registry.pairing import Pairing
-from edgespec.registry.progress import Progress, silent
 from edgespec.registry.resolve import ResolvedModel, resolve
 from edgespec.runtime.drafting import HEAD_BATCH, AnyModelDrafter, draft_with, pair, why_no_heads
 from edgespec.runtime.memory import MemoryEstimate, estimate, require

@@ -18,13 +18,18 @@ from starlette.staticfiles import StaticFiles
 
 from edgespec.errors import UsageError
 from edgespec.server.admission import Admission
-from edgespec.server.body import read_body
 from edgespec.server.description import describe
 from edgespec.server.errors import ApiError, error_response
 from edgespec.server.generating import Defaults, prepare
 from edgespec.server.guard import Access, KeyGuard, OriginGuard
 from edgespec.server.metrics import Counting, Metrics
-from edgespec.server.requests import ChatRequest, CompletionRequest, GenerationRequest, parse
+from edgespec.server.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    parse,
+    read_body,
+)
 from edgespec.server.streaming import Answer
 
 if TYPE_CHECKING:

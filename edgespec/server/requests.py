@@ -1,11 +1,16 @@
-"""What a client may ask for. Unknown fields are ignored, wrong types are refused."""
+"""Requests: bodies read up to a limit, and what a client may ask for.
+
+Fields that are not here are ignored, wrong types refused.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
+from starlette.requests import Request
 
 from edgespec.server.errors import ApiError
 
@@ -15,6 +20,7 @@ __all__ = [
     "GenerationRequest",
     "ResponseFormat",
     "parse",
+    "read_body",
 ]
 
 _MOST_MESSAGES = 2048
@@ -181,3 +187,36 @@ def _wrong(value: Any, error: ValidationError) -> ApiError:
     param = ".".join(path)[:200]
     message = f"{param or 'the body'}: {worst['msg']}"
     return ApiError(400, message, param=param or None, code=worst["type"])
+
+
+_SECONDS = 60.0
+_DISCARDED = 16
+"""How many times the limit is read and dropped: a client that still sends hears no answer."""
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the body, with at most `limit` bytes of it in memory.
+
+    Raises:
+        ApiError: it is longer (413), or does not come (408).
+    """
+    try:
+        body = await asyncio.wait_for(_read(request, limit), _SECONDS)
+    except asyncio.TimeoutError:
+        message = f"the body did not come within {_SECONDS:.0f} s"
+        raise ApiError(408, message, headers={"Connection": "close"}) from None
+    if body is None:
+        message = f"the body has more than {limit} bytes: send a shorter request"
+        raise ApiError(413, message, code="too_large", headers={"Connection": "close"})
+    return body
+
+
+async def _read(request: Request, limit: int) -> bytes | None:
+    body, size = bytearray(), 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit * _DISCARDED:
+            break
+        if size <= limit:
+            body += part
+    return bytes(body) if size <= limit else None

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from edgespec.errors import ModelFileError
-from edgespec.gguf.bounded_reader import BoundedReader, split_strings
 from edgespec.gguf.header import read_header
+from edgespec.gguf.reader import BoundedReader, split_strings
 
 
 def refuse(path, complaint):

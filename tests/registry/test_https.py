@@ -4,8 +4,7 @@ import os
 import pytest
 
 from edgespec.errors import ChecksumError, DownloadError
-from edgespec.registry.fetch_https import fetch_url
-from edgespec.registry.progress import silent
+from edgespec.registry.fetch import fetch_url, silent
 
 DATA = os.urandom(3_000_000)
 

@@ -6,9 +6,9 @@ import zipfile
 import pytest
 
 from edgespec.errors import ChecksumError, DownloadError
+from edgespec.registry.fetch import silent
 from edgespec.registry.fetch_wheel import extract_member, fetch_wheel
 from edgespec.registry.manifest import WheelSource
-from edgespec.registry.progress import silent
 
 pytest.importorskip("pip", reason="a wheel is fetched by pip")
 DATA = os.urandom(100_000)

@@ -17,7 +17,7 @@ from edgespec.compat.llama.settings import (
     engine_options,
 )
 from edgespec.errors import UnsupportedError
-from edgespec.registry.fetch_huggingface import matching_file
+from edgespec.registry.fetch import matching_file
 from edgespec.runtime.engine import Engine
 
 __all__ = ["Llama"]
