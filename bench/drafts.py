@@ -20,7 +20,7 @@ import numpy as np
 from bench.command import Parser
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.benchmark.summary import median_interval
-from edgespec.runtime.warmup import warm_up
+from edgespec.runtime.loading import warm_up
 
 CODE = """def mean(values):
     total = 0

@@ -37,7 +37,7 @@ TIERS = {"default_model": "model", "browser": "browser", "spawn": "terminal", "t
 def pytest_configure(config: pytest.Config) -> None:
     """Compile once, before a command would say on standard error that it does; fetch the model."""
     from edgespec.registry.resolve import resolve
-    from edgespec.runtime.warmup import warm_up
+    from edgespec.runtime.loading import warm_up
 
     if hasattr(config, "workerinput"):
         return  # a second process finds it done

@@ -20,7 +20,7 @@ from edgespec.drafters import PromptLookupDrafter
 from edgespec.errors import UsageError
 from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
-from edgespec.runtime.warmup import warm_up
+from edgespec.runtime.loading import warm_up
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import draw_settings
 from edgespec.templates import ChatTemplate

@@ -43,8 +43,8 @@ def steps(arguments: argparse.Namespace) -> Iterator[Step]:
 
     initialize()
     yield now("llama.cpp")
+    from edgespec.runtime.loading import warm_up
     from edgespec.runtime.options import EngineOptions
-    from edgespec.runtime.warmup import warm_up
 
     warm_up()
     yield now("kernels")

@@ -152,8 +152,7 @@ def _verdict(name: str, header: GGUFHeader | None, draft: str) -> dict[str, Any]
     from edgespec.errors import ModelLoadError, PairingError
     from edgespec.gguf.header import read_header
     from edgespec.registry.resolve import resolve
-    from edgespec.runtime.drafting import pair
-    from edgespec.runtime.loading import pair_vocabularies
+    from edgespec.runtime.plan import pair, pair_vocabularies
 
     if header is None:
         return {"draft": draft, "fits": None, "reason": f"{name} is not downloaded"}

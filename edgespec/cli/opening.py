@@ -29,7 +29,7 @@ def open_engine(model: str | None, options: EngineOptions) -> Engine:
     Raises: whatever `Engine` raises.
     """
     from edgespec.runtime.engine import Engine
-    from edgespec.runtime.warmup import warm_up
+    from edgespec.runtime.loading import warm_up
 
     # The kernels are needed at the end of a load: they are compiled meanwhile.
     compiler = threading.Thread(target=warm_up, args=(say_compiling,), daemon=True)

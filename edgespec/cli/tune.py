@@ -90,8 +90,8 @@ def _tune(
     model: str | None, options: EngineOptions, seconds: float, png: Path | None, as_json: bool
 ) -> None:
     from edgespec.control.achieved import Achieved
-    from edgespec.runtime.loading import make_plan
-    from edgespec.runtime.warmup import warm_up
+    from edgespec.runtime.loading import warm_up
+    from edgespec.runtime.plan import make_plan
     from edgespec.tuning.profile import load_profile
     from edgespec.tuning.report import tuning_lines
     from edgespec.tuning.search import make_mix, thread_counts

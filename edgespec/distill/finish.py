@@ -25,7 +25,8 @@ from edgespec.distill.target import DraftVocabulary
 from edgespec.distill.train import Acceptance, Trainer, measure_acceptance
 from edgespec.errors import ContextFullError
 from edgespec.gguf.header import GGUFHeader
-from edgespec.runtime.drafting import draft_with, pair
+from edgespec.runtime.drafting import draft_with
+from edgespec.runtime.plan import pair
 from edgespec.tuning.measure import measure_cost
 
 __all__ = ["Trained", "finish"]

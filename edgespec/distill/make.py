@@ -42,8 +42,8 @@ from edgespec.distill.writing import measure_writing, write_corpus
 from edgespec.errors import EdgespecError, InsufficientMemoryError
 from edgespec.gguf.header import GGUFHeader, read_header
 from edgespec.registry.cache import sha256_of
-from edgespec.runtime.drafting import pair
 from edgespec.runtime.memory import available_memory, estimate
+from edgespec.runtime.plan import pair
 from edgespec.templates import ChatTemplate
 
 __all__ = ["Report", "Request", "make_draft"]

@@ -1,7 +1,8 @@
-"""The drafter that fits a loaded draft: by its vocabulary, or because it is an EAGLE-3 head."""
+"""The drafter an engine opens, and what is remembered of its work."""
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -11,50 +12,122 @@ from edgespec.backend import (
     HeadContext,
     Model,
     RecordedInputs,
-    can_tap,
-    capabilities,
 )
+from edgespec.control.achieved import Achieved
+from edgespec.control.budget import draft_speedup
+from edgespec.control.controller import Policy
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters import (
+    ComposedDrafter,
     CrossVocabularyDrafter,
+    Drafter,
     EagleDrafter,
     ModelDrafter,
+    NoDrafter,
+    PromptLookupDrafter,
     ReducedDrafter,
     SharedTokens,
 )
-from edgespec.errors import PairingError
-from edgespec.gguf.header import GGUFHeader
-from edgespec.registry.pairing import Pairing, check_pairing
+from edgespec.registry.pairing import Pairing
+from edgespec.runtime.loading import LoadProgress, load_model
+from edgespec.runtime.options import EngineOptions
+from edgespec.runtime.plan import BATCH, Plan
 from edgespec.tuning.drafting import HEAD_BATCH, measure_draft, measure_head
+from edgespec.tuning.exactness import (
+    Exactness,
+)
+from edgespec.tuning.profile import Profile, Usage, load_profile
+from edgespec.tuning.setting import forget_settings
 
-__all__ = ["HEAD_BATCH", "AnyModelDrafter", "draft_with", "pair", "why_no_heads"]
+__all__ = [
+    "AnyModelDrafter",
+    "draft_with",
+    "open_drafter",
+    "remember",
+]
+
+_log = logging.getLogger("edgespec.runtime")
+
+_WORTH_OPENING = 1.05
+"""A draft that nobody asked for takes memory, and what it reads of every text takes time."""
+
+_ENOUGH_CYCLES = 50
+
+_MOST_DRIFT = 0.5  # in log: the machine is 1.65 times as fast or slow as when it was measured
 
 AnyModelDrafter = ModelDrafter | ReducedDrafter | CrossVocabularyDrafter | EagleDrafter
 
 
-def pair(target: GGUFHeader, draft: GGUFHeader) -> Pairing:
-    """As `check_pairing`, and an EAGLE-3 head must find its target's hidden states.
+def open_drafter(
+    plan: Plan,
+    target: Context,
+    options: EngineOptions,
+    profile: Profile,
+    exactness: Exactness,
+    progress: LoadProgress | None,
+    stack: ExitStack,
+) -> tuple[Drafter, Plan]:
+    """Open the planned drafter, closed by the stack; the plan again, as it was carried out.
 
-    Raises:
-        PairingError: the draft does not fit.
+    A model drafts alone when the number of its proposals is fixed, and beside prompt lookup
+    where costs decide. One that nobody asked for is closed again where it will not pay.
     """
-    pairing = check_pairing(target, draft)
-    if draft.eagle and not can_tap(target.architecture):
-        raise PairingError(
-            "the EAGLE-3 head does not fit: llama.cpp hands out no hidden states of "
-            f"{target.architecture} models"
+    drafter: Drafter = NoDrafter()
+    if plan.drafter in ("model", "ngram"):
+        drafter = ngram = PromptLookupDrafter(target.capacity)
+        ngram.trust(profile.ngram)
+    if plan.optional and not _pays(plan, exactness, 0.0):  # not even if its steps cost nothing
+        plan = Plan(plan.target, plan.header, "ngram")
+    if plan.drafter == "model":
+        model = _open_model_drafter(plan, target, options, profile, progress)
+        if plan.optional and not _pays(plan, exactness, model.stopping.step_s):
+            model.close()
+            plan = Plan(plan.target, plan.header, "ngram")
+        else:
+            drafter = ComposedDrafter(ngram, model) if options.k is None else model
+    stack.callback(drafter.close)
+    return drafter, plan
+
+
+def _pays(plan: Plan, exactness: Exactness, step_s: float) -> bool:
+    """Whether the draft's held-out acceptance is worth its cost at any temperature."""
+    held_out = plan.draft_header.held_out if plan.draft_header else None
+    if held_out is None or exactness.setting is None:
+        return False
+    costs = exactness.setting.cost_table(exactness.largest_k + 1)
+    speedups = [
+        draft_speedup(acceptance, costs, step_s)
+        for acceptance in (held_out.greedy, held_out.sampled)
+    ]
+    _log.info("%s is expected to bring %.2f times the speed", plan.drafter_name, max(speedups))
+    return max(speedups) >= _WORTH_OPENING
+
+
+def _open_model_drafter(
+    plan: Plan,
+    target: Context,
+    options: EngineOptions,
+    profile: Profile,
+    progress: LoadProgress | None,
+) -> AnyModelDrafter:
+    assert plan.draft is not None
+    longest = max(1, options.most)
+    learned = profile.draft(plan.draft.path)
+    with ExitStack() as undo:
+        model = undo.enter_context(load_model(plan.draft, options, progress))
+        settings = ContextOptions(
+            length=target.capacity,
+            threads=options.threads or learned.get("threads") or options.thread_count,
+            batch=BATCH,
+            outputs=1,
+            checkpoints=longest,
         )
-    return pairing
-
-
-def why_no_heads() -> str | None:
-    """Why this build cannot run EAGLE-3 heads, if so."""
-    if capabilities().eagle:
-        return None
-    return (
-        "this build of llama.cpp gives no access to hidden states, so that the EAGLE-3 head "
-        "cannot be used: drafting by prompt lookup; install llama-cpp-python 0.3.36 or newer"
-    )
+        found = plan.pairing or plan.shared
+        assert found is not None
+        drafter = draft_with(model, target, found, settings, longest)
+        drafter.stopping.restore(learned)
+        undo.pop_all()
+    return drafter
 
 
 def draft_with(
@@ -96,3 +169,33 @@ def draft_with(
             drafter = ModelDrafter(context, size, found.shared_vocabulary, longest, stopping)
         undo.pop_all()
     return drafter
+
+
+def remember(
+    plan: Plan, exactness: Exactness, policy: Policy, drafter: Drafter, usage: Usage
+) -> None:
+    """Write it. The file is read anew first: another process may have written to it.
+
+    Where use disagrees so much with the first start's quick measurement that it was wrong (taken
+    while another program was busy, say), the measurement is forgotten, and the next start measures
+    again.
+    """
+    profile = load_profile(plan.target.path)
+    profile.usage = usage
+    achieved, costs, setting = policy.achieved, policy.costs, exactness.setting
+    if costs is not None and setting is not None:
+        if achieved.cycles >= _ENOUGH_CYCLES and abs(float(costs.drift[0])) > _MOST_DRIFT:
+            forget_settings(plan.target.path, tuned=False)
+            profile.shapes.pop(setting.name, None)
+        else:
+            profile.shapes[setting.name] = costs.shape.round(4).tolist()
+    learned = drafter.learned()
+    if learned.lookup is not None:
+        profile.ngram.update(learned.lookup)
+    known = profile.ngram
+    if learned.model is not None and plan.draft is not None:
+        known = profile.draft(plan.draft.path)
+        known.update(learned.model)
+    if achieved.tokens:
+        known["achieved"] = (Achieved.from_json(known.get("achieved")) + achieved).as_json()
+    profile.save()

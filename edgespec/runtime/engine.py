@@ -21,16 +21,11 @@ from edgespec.registry.fetch import Progress, silent
 from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.cycle import Cycle, CycleReport
 from edgespec.runtime.decoder import Decoder, PrefillProgress
-from edgespec.runtime.learning import remember
-from edgespec.runtime.loading import (
-    LoadProgress,
-    make_plan,
-    make_policy,
-    open_drafter,
-    open_target,
-)
+from edgespec.runtime.drafting import open_drafter, remember
+from edgespec.runtime.loading import LoadProgress, make_policy, open_target
 from edgespec.runtime.logprobs import LogprobReader
 from edgespec.runtime.options import EngineOptions
+from edgespec.runtime.plan import make_plan
 from edgespec.runtime.prefix_cache import (
     PrefixCache,
     SavedPrefix,

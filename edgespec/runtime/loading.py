@@ -1,33 +1,34 @@
-"""Finding and opening what an engine needs: files, memory, models, contexts, the drafter."""
+"""Opening a target in the settings that were measured to be best, and compiling the kernels."""
 
 from __future__ import annotations
 
-import logging
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
-from edgespec.backend import Context, ContextOptions, Model, ModelOptions
-from edgespec.control.budget import draft_speedup
-from edgespec.control.controller import AdaptivePolicy, FixedPolicy, Policy
-from edgespec.drafters import (
-    ComposedDrafter,
-    Drafter,
-    NoDrafter,
-    PromptLookupDrafter,
-    SharedTokens,
-    share_tokens,
+import numpy as np
+
+from edgespec.backend import (
+    Context,
+    ContextOptions,
+    Model,
+    ModelOptions,
 )
-from edgespec.errors import EdgespecError, ModelFileError, PairingError
-from edgespec.gguf.header import GGUFHeader, read_header
-from edgespec.registry.fetch import Progress, silent
-from edgespec.registry.pairing import Pairing
-from edgespec.registry.resolve import ResolvedModel, resolve
-from edgespec.runtime.drafting import HEAD_BATCH, AnyModelDrafter, draft_with, pair, why_no_heads
-from edgespec.runtime.memory import MemoryEstimate, estimate, require
+from edgespec.control.controller import AdaptivePolicy, CycleTiming, FixedPolicy, Policy
+from edgespec.control.costs import make_cost_table
+from edgespec.control.stopping import DraftStopping
+from edgespec.drafters import (
+    PromptLookupDrafter,
+)
+from edgespec.drafters.stepping import draft_token
+from edgespec.registry.resolve import ResolvedModel
 from edgespec.runtime.options import EngineOptions
-from edgespec.runtime.warmup import warm_up
+from edgespec.runtime.plan import BATCH, Plan
+from edgespec.sampling.filters import make_workspace
+from edgespec.sampling.parameters import SamplingParameters
+from edgespec.speculation.acceptance import verify_chain
+from edgespec.speculation.settings import draw_settings
 from edgespec.tuning.exactness import (
     PLAIN,
     Exactness,
@@ -41,140 +42,23 @@ from edgespec.tuning.setting import SettingFigures, load_setting
 
 __all__ = [
     "LoadProgress",
-    "Plan",
-    "make_plan",
+    "load_model",
     "make_policy",
-    "open_drafter",
     "open_target",
-    "pair_vocabularies",
+    "warm_up",
     "with_best",
 ]
 
 LoadProgress = Callable[[str, float], None]
 """Called with what is being done ("loading smollm2-135m") and the done fraction, 0 to 1."""
 
-_log = logging.getLogger("edgespec.runtime")
-
-_BATCH = 256
 _MEASURED_LENGTH = 512
 
-_WORTH_OPENING = 1.05
-"""A draft that nobody asked for takes memory, and what it reads of every text takes time."""
+_NOTICE_AFTER_S = 1.0
 
+_VOCABULARY = 8
 
-@dataclass(frozen=True)
-class Plan:
-    """What will be opened, decided from files and headers alone.
-
-    Attributes:
-        target, header: the target's file and what its header says.
-        drafter: name of the kind: "none", "ngram" or "model".
-        draft, draft_header: the draft's file, for kind "model".
-        pairing: why it fits, if its vocabulary is the target's.
-        shared: the tokens that both have, if its vocabulary is another one.
-        remark: why the drafter is not the one that was asked for.
-        optional: nobody asked for this draft; it is used where it is expected to pay.
-    """
-
-    target: ResolvedModel
-    header: GGUFHeader
-    drafter: str
-    draft: ResolvedModel | None = None
-    draft_header: GGUFHeader | None = None
-    pairing: Pairing | None = None
-    shared: SharedTokens | None = None
-    remark: str | None = None
-    optional: bool = False
-
-    @property
-    def drafter_name(self) -> str:
-        """What to show for the drafter: its kind, or the draft model's name."""
-        return self.draft.name if self.draft else self.drafter
-
-    @property
-    def notice(self) -> str | None:
-        """What the user should know about this choice of a draft."""
-        if self.shared is None:
-            return self.remark
-        return (
-            f"the draft {self.drafter_name} has another tokenizer and proposes only what both "
-            f"have: {self.shared}"
-        )
-
-
-def make_plan(
-    model: str | Path | None, options: EngineOptions, download: Progress = silent
-) -> Plan:
-    """Resolve target and draft, check that they fit each other and the memory.
-
-    Raises:
-        UnknownModelError, DownloadError, ModelFileError: a file cannot be had.
-        PairingError: the draft does not fit the target.
-        InsufficientMemoryError: they would not fit into free memory.
-    """
-    target = resolve(model, progress=download, offline=options.offline)
-    header = read_header(target.path)
-    if header.reduced or header.eagle:
-        raise ModelFileError(f"{target.path} is a draft for another model: give it as --draft")
-    if options.draft in ("none", "ngram"):
-        plan = Plan(target, header, options.draft)
-    elif options.draft == "auto":
-        plan = _automatic(target, header, options, download)
-    else:
-        plan = _with_draft(target, header, options.draft, options, download)
-    _require_memory(plan, options)
-    return plan
-
-
-def _automatic(
-    target: ResolvedModel, header: GGUFHeader, options: EngineOptions, download: Progress
-) -> Plan:
-    """Prompt lookup, and beside it the draft that the registry has for the target."""
-    ngram = Plan(target, header, "ngram")
-    known = target.entry.drafts if target.entry else ()
-    if not known or options.k is not None:  # a fixed number of proposals: one drafter
-        return ngram
-    try:
-        plan = _with_draft(target, header, known[0], options, download)
-        _require_memory(plan, options)
-    except EdgespecError as error:
-        _log.info("%s is left out: %s", known[0], error)
-        return ngram
-    return replace(plan, optional=True) if plan.drafter == "model" else ngram
-
-
-def _with_draft(
-    target: ResolvedModel,
-    header: GGUFHeader,
-    name: str,
-    options: EngineOptions,
-    download: Progress,
-) -> Plan:
-    draft = resolve(name, progress=download, offline=options.offline)
-    draft_header = read_header(draft.path)
-    pairing, shared = pair_vocabularies(header, draft_header)
-    if draft_header.eagle and (reason := why_no_heads()):
-        return Plan(target, header, "ngram", remark=reason)
-    return Plan(target, header, "model", draft, draft_header, pairing, shared)
-
-
-def pair_vocabularies(
-    target: GGUFHeader, draft: GGUFHeader
-) -> tuple[Pairing, None] | tuple[None, SharedTokens]:
-    """How the draft's tokens relate to the target's: ids that are the same, or a table.
-
-    Raises:
-        PairingError: the vocabularies share too little.
-        ModelLoadError: llama.cpp cannot load one of them, to compare tokens by their bytes.
-    """
-    try:
-        return pair(target, draft), None
-    except PairingError:
-        if draft.reduced or draft.eagle:
-            raise
-    options = ModelOptions(vocabulary_only=True)
-    with Model(target.path, options) as ours, Model(draft.path, options) as theirs:
-        return None, share_tokens(ours.vocabulary, theirs.vocabulary)
+_running = threading.Lock()
 
 
 def open_target(
@@ -189,13 +73,13 @@ def open_target(
     Settings are measured the first time that they are wanted.
     """
     options = with_best(options, profile)
-    model = stack.enter_context(_load(plan.target, options, progress))
+    model = stack.enter_context(load_model(plan.target, options, progress))
     speculative = options.most > 0 and plan.drafter != "none"
     settings = ContextOptions(
         length=options.context_for(model.context_length),
         threads=options.thread_count,
         flash_attention=bool(options.flash_attention) or options.kv_type == "q8_0",
-        batch=_BATCH,
+        batch=BATCH,
         outputs=options.most + 1,
         kv_type=options.kv_type,
         # The last block is all that is ever taken back.
@@ -282,79 +166,11 @@ def make_policy(options: EngineOptions, exactness: Exactness, profile: Profile) 
     return AdaptivePolicy(costs, k)
 
 
-def open_drafter(
-    plan: Plan,
-    target: Context,
-    options: EngineOptions,
-    profile: Profile,
-    exactness: Exactness,
-    progress: LoadProgress | None,
-    stack: ExitStack,
-) -> tuple[Drafter, Plan]:
-    """Open the planned drafter, closed by the stack; the plan again, as it was carried out.
+def load_model(
+    found: ResolvedModel, options: EngineOptions, progress: LoadProgress | None
+) -> Model:
+    """Load a model's weights, and tell how far that is."""
 
-    A model drafts alone when the number of its proposals is fixed, and beside prompt lookup
-    where costs decide. One that nobody asked for is closed again where it will not pay.
-    """
-    drafter: Drafter = NoDrafter()
-    if plan.drafter in ("model", "ngram"):
-        drafter = ngram = PromptLookupDrafter(target.capacity)
-        ngram.trust(profile.ngram)
-    if plan.optional and not _pays(plan, exactness, 0.0):  # not even if its steps cost nothing
-        plan = Plan(plan.target, plan.header, "ngram")
-    if plan.drafter == "model":
-        model = _open_model_drafter(plan, target, options, profile, progress)
-        if plan.optional and not _pays(plan, exactness, model.stopping.step_s):
-            model.close()
-            plan = Plan(plan.target, plan.header, "ngram")
-        else:
-            drafter = ComposedDrafter(ngram, model) if options.k is None else model
-    stack.callback(drafter.close)
-    return drafter, plan
-
-
-def _pays(plan: Plan, exactness: Exactness, step_s: float) -> bool:
-    """Whether the draft's held-out acceptance is worth its cost at any temperature."""
-    held_out = plan.draft_header.held_out if plan.draft_header else None
-    if held_out is None or exactness.setting is None:
-        return False
-    costs = exactness.setting.cost_table(exactness.largest_k + 1)
-    speedups = [
-        draft_speedup(acceptance, costs, step_s)
-        for acceptance in (held_out.greedy, held_out.sampled)
-    ]
-    _log.info("%s is expected to bring %.2f times the speed", plan.drafter_name, max(speedups))
-    return max(speedups) >= _WORTH_OPENING
-
-
-def _open_model_drafter(
-    plan: Plan,
-    target: Context,
-    options: EngineOptions,
-    profile: Profile,
-    progress: LoadProgress | None,
-) -> AnyModelDrafter:
-    assert plan.draft is not None
-    longest = max(1, options.most)
-    learned = profile.draft(plan.draft.path)
-    with ExitStack() as undo:
-        model = undo.enter_context(_load(plan.draft, options, progress))
-        settings = ContextOptions(
-            length=target.capacity,
-            threads=options.threads or learned.get("threads") or options.thread_count,
-            batch=_BATCH,
-            outputs=1,
-            checkpoints=longest,
-        )
-        found = plan.pairing or plan.shared
-        assert found is not None
-        drafter = draft_with(model, target, found, settings, longest)
-        drafter.stopping.restore(learned)
-        undo.pop_all()
-    return drafter
-
-
-def _load(found: ResolvedModel, options: EngineOptions, progress: LoadProgress | None) -> Model:
     def report(fraction: float) -> None:
         if progress is not None:
             progress(f"loading {found.name}", fraction)
@@ -362,22 +178,39 @@ def _load(found: ResolvedModel, options: EngineOptions, progress: LoadProgress |
     return Model(found.path, ModelOptions(repack=options.repack is not False), progress=report)
 
 
-def _require_memory(plan: Plan, options: EngineOptions) -> None:
-    length = options.context_for(plan.header.context_length)
+def warm_up(notice: Callable[[], None] | None = None) -> None:
+    """Run every kernel once: compiled at the first start after an installation, else loaded.
 
-    def demand(header: GGUFHeader, outputs: int) -> Callable[[int], MemoryEstimate]:
-        return lambda context: estimate(
-            header,
-            context=context,
-            batch=HEAD_BATCH if header.eagle else _BATCH,
-            outputs=outputs,
-            flash_attention=False,
-            repack=options.repack is not False,
-        )
+    Args:
+        notice: called (from another thread) if it takes longer than loading them would.
 
-    demands = {plan.target.name: demand(plan.header, options.most + 1)}
-    if plan.draft is not None and plan.draft_header is not None:
-        demands[f"draft {plan.draft.name}"] = demand(
-            plan.draft_header, HEAD_BATCH if plan.draft_header.eagle else 1
-        )
-    require(demands, length)
+    A second caller waits for the first.
+    """
+    timer = threading.Timer(_NOTICE_AFTER_S, notice or (lambda: None))
+    timer.daemon = True
+    timer.start()
+    try:
+        with _running:
+            _run_kernels()
+    finally:
+        timer.cancel()
+
+
+def _run_kernels() -> None:
+    settings = draw_settings(SamplingParameters(), "auto")
+    workspace = make_workspace(_VOCABULARY)
+    logits = np.zeros((2, _VOCABULARY), np.float32)
+    p, q = np.zeros(_VOCABULARY, np.float32), np.zeros((1, _VOCABULARY), np.float32)
+    history, out = np.zeros(8, np.int32), np.zeros(2, np.int32)
+    draft_token(logits[0, :_VOCABULARY], history, 1, settings, q[0, :_VOCABULARY], workspace)
+    verify_chain(logits, history, 1, 1, q, settings, p, workspace, out)
+    drafter = PromptLookupDrafter(8)
+    drafter.commit(history, 4)
+    policy = AdaptivePolicy(make_cost_table([1.0], [1], [[1.0]], [0.0], 2), 1)
+    drafter.propose(history, 4, policy.budget(4, 1))
+    policy.observe(CycleTiming(4, 1, 0, 1, 0.0, 1.0))
+    stopping = DraftStopping(1.0, 1.0, 1)
+    stopping.begin(policy.budget(4, 1), 0, 0)
+    stopping.another()
+    stopping.add(1.0)
+    stopping.learn(1, 1)

@@ -189,7 +189,7 @@ def _wrong(value: Any, error: ValidationError) -> ApiError:
     return ApiError(400, message, param=param or None, code=worst["type"])
 
 
-_SECONDS = 60.0
+_BODY_SECONDS = 60.0
 _DISCARDED = 16
 """How many times the limit is read and dropped: a client that still sends hears no answer."""
 
@@ -201,9 +201,9 @@ async def read_body(request: Request, limit: int) -> bytes:
         ApiError: it is longer (413), or does not come (408).
     """
     try:
-        body = await asyncio.wait_for(_read(request, limit), _SECONDS)
+        body = await asyncio.wait_for(_read(request, limit), _BODY_SECONDS)
     except asyncio.TimeoutError:
-        message = f"the body did not come within {_SECONDS:.0f} s"
+        message = f"the body did not come within {_BODY_SECONDS:.0f} s"
         raise ApiError(408, message, headers={"Connection": "close"}) from None
     if body is None:
         message = f"the body has more than {limit} bytes: send a shorter request"

@@ -18,7 +18,7 @@ from edgespec.errors import RegistryError
 from edgespec.gguf.draft_metadata import HeldOut
 from edgespec.gguf.header import read_header
 from edgespec.registry.resolve import ResolvedModel
-from edgespec.runtime import loading
+from edgespec.runtime import plan
 from tests.runtime.exact import GREEDY, emitted
 
 pytestmark = pytest.mark.skipif(
@@ -50,8 +50,8 @@ def opened(
             header = read_header(path)
             return replace(header, held_out=held_out) if path == head else header
 
-        monkeypatch.setattr(loading, "resolve", resolve)
-        monkeypatch.setattr(loading, "read_header", read)
+        monkeypatch.setattr(plan, "resolve", resolve)
+        monkeypatch.setattr(plan, "read_header", read)
         return Engine(None, EngineOptions(context=512, threads=2, **options))
 
     return open_one

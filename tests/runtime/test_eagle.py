@@ -15,7 +15,7 @@ from edgespec.backend import Context, HeadContext, RecordedInputs, capabilities
 from edgespec.control.budget import fixed_budget
 from edgespec.drafters import ComposedDrafter, EagleDrafter, PromptLookupDrafter
 from edgespec.errors import PairingError
-from edgespec.runtime import drafting
+from edgespec.runtime import plan
 from edgespec.runtime.cycle import Statistics
 from edgespec.speculation.settings import draw_settings
 from tests.runtime.exact import GREEDY, emitted, run, unfiltered
@@ -183,7 +183,7 @@ def test_a_build_without_hidden_states_drafts_by_prompt_lookup(
     from dataclasses import replace
 
     without = replace(capabilities(), layer_taps=False)
-    monkeypatch.setattr(drafting, "capabilities", lambda: without)
+    monkeypatch.setattr(plan, "capabilities", lambda: without)
     options = EngineOptions(draft=str(few), threads=2, context=256, k=2)
     with Engine(default_model, options) as engine:
         assert isinstance(engine.drafter, PromptLookupDrafter)

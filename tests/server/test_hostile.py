@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from edgespec.server import body, running
+from edgespec.server import requests, running
 
 CHAT = "/v1/chat/completions"
 
@@ -128,7 +128,7 @@ def test_a_body_that_is_too_long(serve: Any) -> None:
 
 
 def test_bodies_and_headers_that_do_not_come(serve: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(body, "_SECONDS", 0.1)
+    monkeypatch.setattr(requests, "_BODY_SECONDS", 0.1)
     monkeypatch.setattr(running, "_PATIENCE_S", 0.1)
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
     with serve() as hasty:
