@@ -81,7 +81,7 @@ class Constraint:
         row[tokens] = kept
 
     def _candidates(self, row: Float32Array, state: Grammar) -> Int32Array:
-        """The allowed tokens, or at least as many of the best as the filters look at."""
+        """Return the allowed tokens, or at least as many of the best as the filters look at."""
         # Judging a token is slow: where the best few are enough, the others are not judged.
         for size in _CHUNKS if self._wanted else ():
             if size >= len(row):
@@ -95,7 +95,7 @@ class Constraint:
 
 
 def _wanted(sampling: SamplingParameters) -> int:
-    """How many of the most likely allowed tokens decide p; 0 for all of them."""
+    """Return how many of the most likely allowed tokens decide p; 0 for all of them."""
     edits = (
         sampling.repeat_penalty != 1
         or sampling.frequency_penalty != 0

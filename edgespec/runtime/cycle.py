@@ -103,7 +103,7 @@ class Statistics:
         return self.accepted / self.proposed if self.proposed else None
 
     def timings(self) -> dict[str, float]:
-        """The ``timings`` object of ``edgespec run --json``."""
+        """Return the ``timings`` object of ``edgespec run --json``."""
         return {
             "prefill_s": self.prefill_s,
             "decode_s": self.decode_s,
@@ -114,7 +114,7 @@ class Statistics:
         }
 
     def speculation(self) -> dict[str, Any]:
-        """The ``speculation`` object of ``edgespec run --json``."""
+        """Return the ``speculation`` object of ``edgespec run --json``."""
         return {
             "cycles": self.cycles,
             "proposed": self.proposed,

@@ -198,7 +198,7 @@ class Decoder:
         self.drafter.rewind(0)
 
     def _check_proposals(self, count: int) -> int:
-        """How many proposals are worth evaluating: a forbidden one is certain to be rejected."""
+        """Return how many proposals are worth evaluating: a forbidden one is never accepted."""
         if self._constraint is None:
             return count
         return self._constraint.walk(self.history[self.length : self.length + count])
@@ -254,7 +254,7 @@ class Decoder:
         assert self.target.length <= length - 1 and self._in_step()
 
     def _in_step(self) -> bool:
-        """Whether llama.cpp agrees on the length of the target's cache."""
+        """Return whether llama.cpp agrees on the length of the target's cache."""
         return self.target.native_length() == self.target.length
 
     def _check(self, tokens: Int32Array, settings: DrawSettings) -> None:

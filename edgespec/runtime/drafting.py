@@ -67,7 +67,7 @@ def open_drafter(
     progress: LoadProgress | None,
     stack: ExitStack,
 ) -> tuple[Drafter, Plan]:
-    """Open the planned drafter, closed by the stack; the plan again, as it was carried out.
+    """Open the planned drafter, closed by the stack; return the plan as it was carried out.
 
     A model drafts alone when the number of its proposals is fixed, and beside prompt lookup
     where costs decide. One that nobody asked for is closed again where it will not pay.
@@ -90,7 +90,7 @@ def open_drafter(
 
 
 def _pays(plan: Plan, exactness: Exactness, step_s: float) -> bool:
-    """Whether the draft's held-out acceptance is worth its cost at any temperature."""
+    """Return whether the draft's held-out acceptance is worth its cost at any temperature."""
     held_out = plan.draft_header.held_out if plan.draft_header else None
     if held_out is None or exactness.setting is None:
         return False
@@ -174,7 +174,7 @@ def draft_with(
 def remember(
     plan: Plan, exactness: Exactness, policy: Policy, drafter: Drafter, usage: Usage
 ) -> None:
-    """Write it. The file is read anew first: another process may have written to it.
+    """Write what was learned. The file is read first: another process may have changed it.
 
     Where use disagrees so much with the first start's quick measurement that it was wrong (taken
     while another program was busy, say), the measurement is forgotten, and the next start measures

@@ -63,6 +63,10 @@ class Engine(Closing):
         progress: called while weights load.
         download: called with bytes done and in all while a file is fetched.
 
+    Attributes:
+        options, header, vocabulary: how it was opened, and what the model is.
+        model_name, drafter_name, notice: to show.
+
     Raises:
         UnknownModelError, DownloadError, ModelFileError, ModelLoadError, InsufficientMemoryError:
             the target or the draft cannot be had.
@@ -184,7 +188,7 @@ class Engine(Closing):
         return self.generate(prompt, sampling, limits, **options)
 
     def tokenize(self, text: str) -> Int32Array:
-        """Token ids of a rendered prompt, with one BOS where the model wants one: int32 (n,).
+        """Return the token ids of a rendered prompt, with one BOS at most: int32 (n,).
 
         Raises:
             UsageError: the engine was closed, or loaded before a fork.
@@ -243,12 +247,12 @@ class Engine(Closing):
     # -- what a stream calls ----------------------------------------------------------------
 
     def advance(self, stream: Stream, limit: int) -> Cycle | None:
-        """One cycle for this stream; None when its context is full and may not be shifted."""
+        """Run one cycle for this stream; None when its context is full and may not shift."""
         self._lifetime.check()
         return self._scheduler.advance(stream, limit, self._begin_trace)
 
     def retract(self, stream: Stream) -> None:
-        """The stream has ended; tokens of its last cycle may have been dropped."""
+        """Note that the stream has ended; tokens of its last cycle may have been dropped."""
         if self._lifetime.foreign:
             return
         self._scheduler.retract(stream)
@@ -268,7 +272,7 @@ class Engine(Closing):
             raise UsageError("the engine was closed: load the model again")
 
     def _breakers(self, sampling: SamplingParameters) -> Int32Array:
-        """What ends a repetition, as tokens of this model; looked for once."""
+        """Return what ends a repetition, as tokens of this model; looked for once."""
         texts = tuple(sampling.dry_breakers) if sampling.uses_dry else ()
         if texts not in self._breaker_tables:
             self._breaker_tables[texts] = breaker_table(

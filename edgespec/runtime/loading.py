@@ -93,7 +93,7 @@ def open_target(
 
 
 def with_best(options: EngineOptions, profile: Profile) -> EngineOptions:
-    """What the user left open is opened as `edgespec tune` found best."""
+    """Return the options, filled in as `edgespec tune` found best where the user left a choice."""
     best = profile.best
     if best is None:
         return options
@@ -155,7 +155,7 @@ def _choose(
 
 
 def make_policy(options: EngineOptions, exactness: Exactness, profile: Profile) -> Policy:
-    """What bounds each cycle: the user's k, or measured costs."""
+    """Return what bounds each cycle: the user's k, or measured costs."""
     k = exactness.largest_k
     if options.k is not None or exactness.setting is None:
         return FixedPolicy(k)

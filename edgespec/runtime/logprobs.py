@@ -57,7 +57,7 @@ class LogprobReader:
             )
 
     def of(self, logits: Float32Array, tokens: list[int]) -> list[TokenLogprobs]:
-        """Those of the tokens that the first rows gave; the rows may be masked by now."""
+        """Return those of the tokens drawn from these rows, which may be masked by now."""
         return [
             TokenLogprobs(
                 token,

@@ -63,7 +63,7 @@ def estimate(
     kv_bytes: float = 2.0,
     repack: bool,
 ) -> MemoryEstimate:
-    """The memory of one model and one context, in bytes.
+    """Return the memory of one model and one context, in bytes.
 
     - Weights are mapped, so they take the file's size. Repacking copies what the processor has
       kernels for, at most all tensors, and leaves the originals unused.
@@ -152,7 +152,7 @@ def require(demands: Mapping[str, Demand], context: int, available: int | None =
 
 
 def available_memory() -> int:
-    """Free bytes: the system's, or what a control group leaves if that is less."""
+    """Return the free bytes: the system's, or what a control group leaves if that is less."""
     limits = _cgroup_rooms(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
     return max(0, min([int(psutil.virtual_memory().available), *limits]))
 
@@ -185,7 +185,7 @@ def _advice(demands: Mapping[str, Demand], context: int, available: int) -> str:
 
 
 def _longest_context(demands: Mapping[str, Demand], below: int, available: int) -> int | None:
-    """The largest of 512, 768, 1024, 1536, 2048 ... below a length that fits, or None."""
+    """Return the largest of 512, 768, 1024, 1536, 2048 ... below a length that fits, or None."""
     candidates = [length for length in _contexts(below) if _fits(demands, length, available)]
     return max(candidates, default=None)
 
@@ -246,7 +246,7 @@ def _statistic(path: Path, name: str) -> int:
 
 
 def _number(path: Path) -> int | None:
-    """A file's only number; None for "max", and when there is no such file."""
+    """Return a file's only number; None for "max", and when there is no such file."""
     text = "".join(_lines(path)).strip()
     return int(text) if text.isdecimal() else None
 

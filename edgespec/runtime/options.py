@@ -91,7 +91,7 @@ class EngineOptions:
             raise UsageError("the draft's name is empty: use auto, none, ngram, or a model")
 
     def context_for(self, trained: int) -> int:
-        """Tokens to open a context with, for a model trained on `trained`."""
+        """Return the length to open a context with, for a model trained on `trained` tokens."""
         return self.context or min(trained, _DEFAULT_CONTEXT)
 
     @property
@@ -106,12 +106,12 @@ class EngineOptions:
 
 
 def default_threads() -> int:
-    """Physical cores, but no more than the processors this process may run on."""
+    """Return the number of physical cores, at most the processors this process may run on."""
     return max(1, min(psutil.cpu_count(logical=False) or 1, allowed_processors()))
 
 
 def allowed_processors() -> int:
-    """Processors, hyperthreads included, that this process may run on."""
+    """Return how many processors, hyperthreads included, this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -107,7 +107,7 @@ def make_plan(
 def _automatic(
     target: ResolvedModel, header: GGUFHeader, options: EngineOptions, download: Progress
 ) -> Plan:
-    """Prompt lookup, and beside it the draft that the registry has for the target."""
+    """Plan prompt lookup, and beside it the draft that the registry has for the target."""
     ngram = Plan(target, header, "ngram")
     known = target.entry.drafts if target.entry else ()
     if not known or options.k is not None:  # a fixed number of proposals: one drafter
@@ -139,7 +139,7 @@ def _with_draft(
 def pair_vocabularies(
     target: GGUFHeader, draft: GGUFHeader
 ) -> tuple[Pairing, None] | tuple[None, SharedTokens]:
-    """How the draft's tokens relate to the target's: ids that are the same, or a table.
+    """Return how the draft's tokens relate to the target's: by the same ids, or by a table.
 
     Raises:
         PairingError: the vocabularies share too little.
@@ -156,7 +156,7 @@ def pair_vocabularies(
 
 
 def pair(target: GGUFHeader, draft: GGUFHeader) -> Pairing:
-    """As `check_pairing`, and an EAGLE-3 head must find its target's hidden states.
+    """Check as `check_pairing` does, and that an EAGLE-3 head finds the hidden states it needs.
 
     Raises:
         PairingError: the draft does not fit.
@@ -171,7 +171,7 @@ def pair(target: GGUFHeader, draft: GGUFHeader) -> Pairing:
 
 
 def _why_no_heads() -> str | None:
-    """Why this build cannot run EAGLE-3 heads, if so."""
+    """Return why this build cannot run EAGLE-3 heads, if so."""
     if capabilities().eagle:
         return None
     return (

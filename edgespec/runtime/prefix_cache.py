@@ -101,7 +101,7 @@ class PrefixCache:
         return True
 
     def find(self, tokens: Int32Array) -> SavedPrefix | None:
-        """The saved state that shares most with a text, if any shares something."""
+        """Return the saved state that shares most with a text, if any shares something."""
         best = max(self._saved, key=lambda one: shared_length(one.tokens, tokens), default=None)
         return best if best is not None and shared_length(best.tokens, tokens) else None
 
@@ -135,7 +135,7 @@ class PrefixCache:
 
 
 def shared_length(one: Int32Array, other: Int32Array) -> int:
-    """How many tokens at the front are the same."""
+    """Return how many tokens at the front are the same."""
     limit = min(len(one), len(other))
     differs = np.flatnonzero(one[:limit] != other[:limit])
     return int(differs[0]) if len(differs) else limit

@@ -50,7 +50,7 @@ class Scheduler:
         return self._lock.waiting
 
     def advance(self, stream: Stream, limit: int, begins: Callable[[Stream], None]) -> Cycle | None:
-        """One cycle for this stream; None when its context is full and may not be shifted.
+        """Run one cycle for this stream; None when its context is full and may not be shifted.
 
         Args:
             stream: whose turn it is to be.
@@ -244,7 +244,7 @@ class FairLock:
                 self._changed.notify_all()
 
     def end(self, holder: object) -> None:
-        """This generation needs no more turns."""
+        """Give up the turn for good: this generation has ended."""
         with self._changed:
             if self._holder is holder:
                 self._holder = None
@@ -284,7 +284,7 @@ class FairLock:
             self._changed.notify_all()
 
     def _pause(self, holder: object) -> float | None:
-        """Seconds until the first in the queue may ask again; 0 if it may begin."""
+        """Return the seconds until the first in the queue may ask again; 0 if it may begin."""
         if self._busy:
             return None
         if self._holder is None or self._holder is holder:

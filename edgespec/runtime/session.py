@@ -125,7 +125,7 @@ class Session:
         return turn
 
     def moved_to(self, engine: Engine) -> Session:
-        """The same conversation on another engine.
+        """Return the same conversation on another engine.
 
         Raises:
             TemplateError: its model has no usable chat template.
@@ -142,7 +142,7 @@ class Session:
         return moved
 
     def size(self) -> int:
-        """Tokens that what the model sees of the conversation takes.
+        """Return how many tokens the model sees of the conversation.
 
         Raises:
             TemplateError: the template cannot render the conversation.
@@ -151,7 +151,7 @@ class Session:
         return len(self._fit(self.messages)[0]) if turns else 0
 
     def would_drop(self, tokens: int) -> int:
-        """How many of the oldest messages would be left out if so many tokens came behind them.
+        """Return how many of the oldest messages would be left out for so many more tokens.
 
         Raises:
             TemplateError: the template cannot render the conversation.
@@ -163,7 +163,7 @@ class Session:
             return turns
 
     def _last_message(self) -> int:
-        """Where the user's last message is."""
+        """Return where the user's last message is."""
         for index in range(len(self.messages) - 1, -1, -1):
             if self.messages[index].role == "user":
                 return index
@@ -184,7 +184,7 @@ class Session:
         return Turn(self, stream, before)
 
     def _fit(self, messages: list[Message], more: int = 0) -> tuple[Int32Array, int]:
-        """Tokens of the newest part of the conversation that fits, and how many it leaves out.
+        """Return the tokens of the newest part that fits, and how many messages it leaves out.
 
         A part that has to be cut leaves at least a quarter of the context to the answer. What was
         left out once stays out: cutting anew with every message would leave nothing in the caches.
@@ -217,7 +217,7 @@ class Session:
         return self.engine.tokenize(rendered)
 
     def _front(self, system: list[Message], tokens: Int32Array) -> int:
-        """How many tokens the system prompt takes at the front, kept when the context shifts."""
+        """Return how many tokens the system prompt takes, which stay when the context shifts."""
         if not system or self.limits.overflow != "shift":
             return 0
         alone = self._tokens(system, prompt=False)[: len(tokens)]
@@ -246,7 +246,7 @@ class Turn:
         return chunks_of(self)
 
     async def wait(self) -> Result:
-        """The finished answer, without blocking the event loop until it is there."""
+        """Wait for the finished answer without blocking the event loop."""
         async for _ in self:
             pass
         return self.stream.result

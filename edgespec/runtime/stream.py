@@ -95,7 +95,7 @@ class Result:
     logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)
 
     def as_json(self) -> dict[str, Any]:
-        """The object that ``edgespec run --json`` prints."""
+        """Return the object that ``edgespec run --json`` prints."""
         return {
             "text": self.text,
             "tokens": list(self.tokens),
@@ -116,10 +116,10 @@ class Runner(Protocol):
     vocabulary: Vocabulary
 
     def advance(self, stream: Stream, limit: int) -> Cycle | None:
-        """One cycle for this stream; None when its context is full."""
+        """Run one cycle for this stream; None when its context is full."""
 
     def retract(self, stream: Stream) -> None:
-        """The stream has ended; tokens of its last cycle may have been dropped."""
+        """Note that the stream has ended; tokens of its last cycle may have been dropped."""
 
     def interrupt(self, stream: Stream) -> None:
         """Stop this stream's running evaluation, if it has one."""
@@ -169,7 +169,7 @@ class Stream:
         return chunks_of(self)
 
     async def wait(self) -> Result:
-        """The result, without blocking the event loop until it is there.
+        """Wait for the result without blocking the event loop.
 
         Raises: as `result`.
         """
@@ -291,14 +291,14 @@ class TextAssembler:
         self.stopped = False
 
     def feed(self, piece: bytes) -> str:
-        """The text that a token releases; empty if it has to wait, or after a stop string."""
+        """Return the text that a token releases; empty if it waits, or after a stop string."""
         if self.stopped:
             return ""
         self._held += self._decoder.decode(piece)
         return self._release()
 
     def finish(self) -> str:
-        """What is still held: a half stop string is text, a half character is U+FFFD."""
+        """Return what is still held: a half stop string is text, a half character is U+FFFD."""
         if self.stopped:
             return ""
         self._held += self._decoder.decode(b"", final=True)
@@ -320,7 +320,7 @@ class TextAssembler:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that is a proper beginning of `stop`."""
+    """Return the length of the longest end of `text` that is a proper beginning of `stop`."""
     for size in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:size]):
             return size
