@@ -27,7 +27,7 @@ LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 PATH = re.compile(r"`((?:edgespec|bench|tests|models|\.github)/[\w./-]*)`")
 COMMAND = re.compile(r"^(?: {4}|)(?:\$ )?(?:[^|\n`]* \| )?(edgespec [^|\n]*)", re.MULTILINE)
 IMPORT = re.compile(r"^ *(?:from|import) edgespec\.(\w+)", re.MULTILINE)
-BENCHMARK = re.compile(r"python -m bench\.(\w+)([^`\n]*)")
+BENCHMARK = re.compile(r"python -m bench\.(?!NAME)(\w+)([^`\n]*)")
 
 each_page = pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 
