@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
+
+from edgespec.control.controller import CycleTiming
 
 __all__ = ["Answer", "Cycle", "Turn"]
 
 
-class Cycle(NamedTuple):
-    """As `edgespec.control.controller.CycleTiming`, and who proposed.
+class Cycle(namedtuple("Cycle", (*CycleTiming._fields, "drafted"), defaults=(False,))):
+    """A `CycleTiming`, and whether a draft model made a proposal in it."""
 
-    Attributes:
-        depth: tokens in the target's cache before it.
-        evaluated: tokens that the target evaluated.
-        proposed: how many of them were proposals.
-        emitted: tokens.
-        draft_s, verify_s: seconds.
-        drafted: whether a draft model made a proposal.
-    """
-
-    depth: int
-    evaluated: int
-    proposed: int
-    emitted: int
-    draft_s: float
-    verify_s: float
-    drafted: bool = False
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
