@@ -13,14 +13,15 @@ import json
 import platform
 import random
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bench.command import Parser
-from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.benchmark.summary import median_interval
-from edgespec.runtime.loading import warm_up
+
+if TYPE_CHECKING:
+    from edgespec import Engine
 
 CODE = """def mean(values):
     total = 0
@@ -51,6 +52,8 @@ PROMPTS = {
 
 def decode(engine: Engine, prompt: str, count: int) -> tuple[tuple[int, ...], float, Any]:
     """Return tokens, tokens per second of decoding, and statistics."""
+    from edgespec import GenerationLimits, SamplingParameters
+
     text = engine.template.render([{"role": "user", "content": prompt}])
     engine.forget()
     stream = engine.generate(
@@ -107,6 +110,9 @@ def main() -> None:
     parser.add_argument("--ctx", type=int, default=1024)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    from edgespec import Engine, EngineOptions
+    from edgespec.runtime.loading import warm_up
+
     warm_up()
     engines = {
         "plain": Engine(arguments.model, EngineOptions(draft="none", context=arguments.ctx)),
