@@ -202,6 +202,7 @@ def test_debug_shows_a_traceback(edgespec: Any) -> None:
     assert b"Traceback" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_read_only_cache_folder_costs_only_time(edgespec: Any, default_model: Path) -> None:
     environment = {**os.environ, "EDGESPEC_CACHE": "/proc/nowhere"}
     done = edgespec("run", str(default_model), "-p", PROMPT, *GREEDY, env=environment)

@@ -25,6 +25,7 @@ def small(monkeypatch: pytest.MonkeyPatch, default_model: object) -> CliRunner:
 
 
 @pytest.mark.skipif(capabilities().tinyblas, reason="LLAMAFILE kernels round batches differently")
+@pytest.mark.slow
 def test_json_has_all_figures(small: CliRunner) -> None:
     done = small.invoke(
         verify,

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 WORKLOAD = """
 import math
 import numpy as np
@@ -103,6 +105,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_no_kernel_leaves_its_arrays(tmp_path):
     # A cache of its own: compiled code with and without checks has the same key.
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "EDGESPEC_CACHE": str(tmp_path)}

@@ -70,6 +70,7 @@ def test_coupled_text_is_that_of_plain_decoding(
             assert emitted(engine, prompt, sampling, 48, accept="coupled") == reference
 
 
+@pytest.mark.slow
 def test_rejection_sampling_has_the_targets_joint_distribution(
     drafts: dict[str, str], open_engine: Any, plain: Any
 ) -> None:

@@ -65,6 +65,7 @@ def make(
     ("kind", "runs"),
     [pytest.param("eagle", 200, marks=needs_eagle), ("reduced", 250), ("reworded", 500)],
 )
+@pytest.mark.slow
 def test_rejection_sampling_has_the_targets_joint_distribution(
     kind: str,
     runs: int,
