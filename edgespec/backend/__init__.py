@@ -3,6 +3,7 @@
 from edgespec.backend.context import Context, ContextOptions
 from edgespec.backend.grammar import Grammar, grammar_from_schema, grammar_of_json
 from edgespec.backend.head import HeadContext
+from edgespec.backend.kernels import KernelStatus, formats_of, kernel_status, time_formats
 from edgespec.backend.model import Model, ModelOptions, quantize
 from edgespec.backend.native import Capabilities, capabilities
 from edgespec.backend.parallel import ParallelContext
@@ -16,6 +17,7 @@ __all__ = [
     "ContextOptions",
     "Grammar",
     "HeadContext",
+    "KernelStatus",
     "LayerTaps",
     "Model",
     "ModelOptions",
@@ -24,7 +26,10 @@ __all__ = [
     "Vocabulary",
     "can_tap",
     "capabilities",
+    "formats_of",
     "grammar_from_schema",
     "grammar_of_json",
+    "kernel_status",
     "quantize",
+    "time_formats",
 ]

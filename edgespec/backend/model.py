@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.backend.interrupts import held_interrupts
+from edgespec.backend.kernels import Placement, place_weights
 from edgespec.backend.lifetime import Closing
 from edgespec.backend.native import capabilities, initialize, lib, recent_errors
 from edgespec.backend.vocabulary import Vocabulary
@@ -28,12 +29,17 @@ class ModelOptions:
     """How a file is opened.
 
     Attributes:
-        repack: let llama.cpp rearrange weights for this processor's matrix kernels: faster
-            batches, but a second copy of the weights in memory. Ignored if `Capabilities.amx`,
-            where it could crash.
+        formats: types of tensors that our own kernels multiply, by name ("Q4_K"), as far as they
+            can be used here; all others are llama.cpp's.
+        threads: that pack weights for our kernels.
+        repack: let llama.cpp rearrange the other weights for this processor's matrix kernels:
+            faster batches, but a second copy in memory. Ignored if `Capabilities.amx`, where it
+            could crash.
         vocabulary_only: load the tokenizer and no weights.
     """
 
+    formats: frozenset[str] = frozenset()
+    threads: int = 1
     repack: bool = True
     vocabulary_only: bool = False
 
@@ -64,7 +70,8 @@ class Model(Closing):
         self.path = self.header.path
         self.options = options
         initialize()
-        self._pointer = _load(self.path, options, progress)
+        self._placement = _place(self.header, options)
+        self._pointer = _load(self.path, options, self._placement, progress)
         self.vocabulary = Vocabulary(lib.llama_model_get_vocab(self._pointer))
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
@@ -94,6 +101,11 @@ class Model(Closing):
         if self._pointer is None:
             raise BackendError(f"the model {self.path.name} was closed")
         return self._pointer
+
+    @property
+    def kernels(self) -> str:
+        """Whose kernels multiply most weights: "edgespec" or "llama.cpp"."""
+        return "edgespec" if self._placement else "llama.cpp"
 
     @property
     def context_length(self) -> int:
@@ -145,7 +157,18 @@ def _text_of(write: Callable[..., int], *arguments: Any) -> str:
         size = length + 1
 
 
-def _load(path: Path, options: ModelOptions, progress: Callable[[float], None] | None) -> Any:
+def _place(header: GGUFHeader, options: ModelOptions) -> Placement | None:
+    if not options.formats or options.vocabulary_only:
+        return None
+    return place_weights(header, options.formats, options.threads)
+
+
+def _load(
+    path: Path,
+    options: ModelOptions,
+    placement: Placement | None,
+    progress: Callable[[float], None] | None,
+) -> Any:
     interrupted: list[BaseException] = []
 
     # An exception cannot cross native frames: keep it, stop the load, raise it afterwards.
@@ -163,6 +186,10 @@ def _load(path: Path, options: ModelOptions, progress: Callable[[float], None] |
     parameters.use_extra_bufts = options.repack and not capabilities().amx
     parameters.vocab_only = options.vocabulary_only
     parameters.progress_callback = report
+    if placement is not None:
+        # Packed weights are copies: mapped ones would be in memory twice.
+        parameters.use_mmap = False
+        parameters.tensor_buft_overrides = ctypes.addressof(placement.overrides)
     recent_errors()
     pointer = None
     try:

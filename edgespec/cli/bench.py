@@ -140,6 +140,7 @@ def _settings(engine: Engine, options: EngineOptions, work: Any) -> dict[str, An
         "exactness": engine.exactness.mode,
         "threads": engine.target.options.threads,
         "flash_attention": engine.target.options.flash_attention,
+        "kernels": engine.target.model.kernels,
         "repack": engine.target.model.options.repack,
         "kv_type": options.kv_type,
         "context": engine.context_length,

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -36,12 +37,12 @@ def doctor(as_json: bool) -> None:
         return
     width = max(map(len, facts))
     for name, value in facts.items():
-        click.echo(f"{name.replace('_', ' '):{width}}  {_shown(value)}")
+        click.echo(f"{name.replace('_', ' '):{width}}  {_shown(name, value)}")
     click.echo()
     for choice in choices:
         click.echo(f"{choice['model']}: {choice['mode']}, {choice['reason']}")
     for found in tuned:
-        click.echo(_tuned_line(found))
+        click.echo(_tuned_line(found, facts["memory_bytes_per_second"]))
     for line in advice or ["Nothing to change."]:
         click.echo(f"- {line}" if advice else line)
 
@@ -52,13 +53,14 @@ def _facts() -> dict[str, Any]:
     import psutil
 
     from edgespec import __version__
-    from edgespec.backend import capabilities
+    from edgespec.backend import capabilities, kernel_status
     from edgespec.registry.cache import default_cache
     from edgespec.runtime.memory import available_memory
     from edgespec.runtime.options import default_threads
     from edgespec.sampling.kernel import cache_folder
+    from edgespec.tuning.kernels import memory_bandwidth
 
-    build = capabilities()
+    build, kernels = capabilities(), kernel_status()
     return {
         "edgespec": __version__,
         "python": platform.python_version(),
@@ -70,6 +72,8 @@ def _facts() -> dict[str, Any]:
         "threads_used": default_threads(),
         "memory_bytes": psutil.virtual_memory().total,
         "memory_available_bytes": available_memory(),
+        "memory_bytes_per_second": memory_bandwidth(default_threads()),
+        "kernels": kernels.instruction_set or f"off: {kernels.reason}",
         "instruction_sets": sorted(build.features - {"REPACK", "LLAMAFILE", "OPENMP"}),
         "openmp": "OPENMP" in build.features,
         "weight_repacking": "REPACK" in build.features and not build.amx,
@@ -92,6 +96,11 @@ def _advice(facts: dict[str, Any]) -> list[str]:
             "llama.cpp was built with its LLAMAFILE kernels: batches are not bit-identical to "
             "single tokens, so that greedy text may differ from plain decoding at near-ties, and "
             f"long contexts are slower. Rebuild: {_REBUILD}"
+        )
+    if facts["kernels"].startswith("off"):
+        advice.append(
+            f"edgespec's own kernels are {facts['kernels']}. llama.cpp's are used, with which a "
+            "block costs more to verify"
         )
     if facts["amx_kernels"]:
         advice.append(
@@ -117,16 +126,20 @@ def _advice(facts: dict[str, Any]) -> list[str]:
     return advice
 
 
-def _tuned_line(found: dict[str, Any]) -> str:
+def _tuned_line(found: dict[str, Any], bandwidth: int) -> str:
+    read = Path(found["path"]).stat().st_size / found["token_s"] / bandwidth
     return (
         f"{found['model']}: tuned {found['date']}, {found['setting']}: "
-        f"{found['token_s'] * 1e3:.1f} ms per token, {1 / found['prefill_s']:.0f} prompt tokens/s"
+        f"{found['token_s'] * 1e3:.1f} ms per token, {1 / found['prefill_s']:.0f} prompt tokens/s; "
+        f"a token reads the file at {read:.0%} of the memory's speed"
     )
 
 
-def _shown(value: Any) -> str:
+def _shown(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if name == "memory_bytes_per_second":
+        return f"{value / 1e9:.1f} GB"
     if isinstance(value, int) and value > 2**20:
         return f"{value / 2**30:.1f} GiB"
     return " ".join(value) if isinstance(value, list) else str(value)

@@ -84,6 +84,13 @@ def engine_options(function: Function) -> Function:
             default=0,
             help="0: what `edgespec tune` found, or one per physical core.",
         ),
+        click.option(
+            "--kernels",
+            default="auto",
+            show_default=True,
+            metavar="auto|edgespec|llama.cpp",
+            help="What multiplies weights; auto: what was measured to be faster.",
+        ),
         click.option("--no-repack", is_flag=True, help="Leave weights as the file has them."),
         click.option(
             "--flash-attention",
@@ -192,6 +199,7 @@ def make_engine_options(values: dict[str, Any]) -> EngineOptions:
         k=_block_length(values.pop("k")),
         context=values.pop("ctx"),
         threads=values.pop("threads"),
+        kernels=values.pop("kernels"),
         repack=False if values.pop("no_repack") else None,
         flash_attention=_switch(values.pop("flash_attention")),
         kv_type=values.pop("kv_type"),

@@ -92,6 +92,7 @@ def _tune(
     from edgespec.control.achieved import Achieved
     from edgespec.runtime.loading import warm_up
     from edgespec.runtime.plan import make_plan
+    from edgespec.tuning.kernels import usual_kernels
     from edgespec.tuning.profile import load_profile
     from edgespec.tuning.report import tuning_lines
     from edgespec.tuning.search import make_mix, thread_counts
@@ -106,7 +107,9 @@ def _tune(
     known = profile.draft(draft) if draft else profile.ngram
     mix = make_mix(profile.usage, Achieved.from_json(known.get("achieved")))
     counts = thread_counts(default_threads(), allowed_processors())
-    work = Work(plan.target.path, draft, mix, default_threads(), seconds)
+    threads = default_threads()
+    kernels = usual_kernels(plan.header, threads)
+    work = Work(plan.target.path, draft, mix, threads, kernels, seconds)
     with _progress(plan.target.name, seconds) as note:
         tuning = measure(work, counts, note)
     now = keep(work, plan.target.name, tuning)
@@ -114,7 +117,8 @@ def _tune(
     if as_json:
         click.echo(json.dumps(_facts(plan.target, work, tuning, profile.best, now), indent=2))
         return
-    for line in tuning_lines(tuning, mix, profile.best, _setting_name(EngineOptions())):
+    default = _setting_name(EngineOptions(), work.target)
+    for line in tuning_lines(tuning, mix, profile.best, default):
         click.echo(line)
 
 
@@ -165,16 +169,22 @@ def _stored_figures(path: Path, profile: Profile) -> SettingFigures | None:
     from edgespec.tuning.setting import find_setting
 
     usual = with_best(EngineOptions(), profile)
-    found = find_setting(path, _setting_name(usual))
-    return found or find_setting(path, _setting_name(replace(usual, flash_attention=True)))
+    found = find_setting(path, _setting_name(usual, path))
+    other = replace(usual, flash_attention=True)
+    return found or find_setting(path, _setting_name(other, path))
 
 
-def _setting_name(options: EngineOptions) -> str:
+def _setting_name(options: EngineOptions, target: Path) -> str:
+    from edgespec.gguf.header import read_header
+    from edgespec.tuning.kernels import usual_kernels
     from edgespec.tuning.setting import Setting
 
-    repack = options.repack is not False
+    repack, threads = options.repack is not False, options.thread_count
     flash = bool(options.flash_attention)
-    return Setting(options.thread_count, flash, repack, options.kv_type).name
+    kernels = options.kernels
+    if kernels == "auto":
+        kernels = usual_kernels(read_header(target), threads)
+    return Setting(threads, flash, repack, options.kv_type, kernels).name
 
 
 def _write(png: Path | None, figures: SettingFigures, model: str) -> None:

@@ -124,6 +124,7 @@ def _facts(engine: Engine, quick: bool, done: list[Timed], seconds: float) -> di
         "threads": options.threads,
         "context": engine.context_length,
         "flash_attention": options.flash_attention,
+        "kernels": engine.target.model.kernels,
         "repack": engine.options.repack,
         "exact": engine.options.exact,
         "quick": quick,

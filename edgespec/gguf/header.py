@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gguf import GGMLQuantizationType, LlamaFileType, TokenType
 
@@ -30,7 +30,7 @@ from edgespec.gguf.draft_metadata import (
 from edgespec.gguf.metadata import Metadata
 from edgespec.gguf.reader import BoundedReader, MalformedError, damaged, open_gguf, split_strings
 
-__all__ = ["GGUFHeader", "read_header"]
+__all__ = ["GGUFHeader", "Tensor", "read_header"]
 
 _MAX_LAYERS = 512  # llama.cpp's own limit
 _MAX_WIDTH = 1 << 20
@@ -45,6 +45,14 @@ _NOT_GENERATIVE = frozenset(
         *("clip", "wavtokenizer-dec"),
     )
 )
+
+
+class Tensor(NamedTuple):
+    """A tensor of the file: its ggml type by number, and its sizes, the width first."""
+
+    name: str
+    kind: int
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,7 @@ class GGUFHeader:
     held_out: HeldOut | None = field(repr=False)
     _token_block: bytes = field(repr=False)
     _token_types: AnyArray | None = field(repr=False, compare=False)
+    tensors: tuple[Tensor, ...] = field(default=(), repr=False)
 
     def tokens(self) -> list[str]:
         """Return every token's text as the file has it; undecodable bytes as lone surrogates."""
@@ -168,6 +177,10 @@ def _header(path: Path, data: Metadata, readers: Sequence[BoundedReader]) -> GGU
         held_out=read_held_out(data),
         _token_block=block,
         _token_types=kinds,
+        tensors=tuple(
+            Tensor(item.name, int(item.tensor_type), tuple(int(extent) for extent in item.shape))
+            for item in tensors
+        ),
     )
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from edgespec.backend import (
     ContextOptions,
     Model,
     ModelOptions,
+    formats_of,
+    kernel_status,
 )
 from edgespec.control.controller import AdaptivePolicy, CycleTiming, FixedPolicy, Policy
 from edgespec.control.costs import make_cost_table
@@ -22,6 +25,8 @@ from edgespec.drafters import (
     PromptLookupDrafter,
 )
 from edgespec.drafters.stepping import draft_token
+from edgespec.errors import BackendError
+from edgespec.gguf.header import read_header
 from edgespec.registry.resolve import ResolvedModel
 from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.plan import BATCH, Plan
@@ -36,6 +41,7 @@ from edgespec.tuning.exactness import (
     exactness_of,
     measure_setting,
 )
+from edgespec.tuning.kernels import faster_formats
 from edgespec.tuning.measure import GLANCE, QUICK, Effort
 from edgespec.tuning.profile import Profile
 from edgespec.tuning.setting import SettingFigures, load_setting
@@ -97,13 +103,14 @@ def with_best(options: EngineOptions, profile: Profile) -> EngineOptions:
     best = profile.best
     if best is None:
         return options
-    flash = options.flash_attention
+    flash, slower = options.flash_attention, best.kernels == "llama.cpp"
     if flash is None and options.exact == "auto" and options.kv_type != "q8_0":
         flash = best.flash_attention
     return replace(
         options,
         threads=options.threads or best.threads,
         repack=best.repack if options.repack is None else options.repack,
+        kernels="llama.cpp" if options.kernels == "auto" and slower else options.kernels,
         flash_attention=flash,
     )
 
@@ -175,7 +182,31 @@ def load_model(
         if progress is not None:
             progress(f"loading {found.name}", fraction)
 
-    return Model(found.path, ModelOptions(repack=options.repack is not False), progress=report)
+    threads = options.thread_count
+    formats = _formats(found.path, options, threads, progress)
+    opened = ModelOptions(formats, threads, repack=options.repack is not False)
+    return Model(found.path, opened, progress=report)
+
+
+def _formats(
+    path: Path, options: EngineOptions, threads: int, progress: LoadProgress | None
+) -> frozenset[str]:
+    """Types of tensors that our kernels are to multiply.
+
+    Raises:
+        BackendError: the user insists on them, and they cannot be used here.
+    """
+    if options.kernels == "llama.cpp":
+        return frozenset()
+    header = read_header(path)
+    if options.kernels == "auto":
+        if progress is not None:
+            progress("comparing kernels", 0.0)
+        return faster_formats(header, threads)
+    status = kernel_status()
+    if status.instruction_set is None:
+        raise BackendError(f"edgespec's kernels cannot be used: {status.reason}")
+    return formats_of(header)
 
 
 def warm_up(notice: Callable[[], None] | None = None) -> None:

@@ -12,6 +12,7 @@ from edgespec.errors import UsageError
 
 __all__ = [
     "EXACTNESS_MODES",
+    "KERNELS",
     "MAX_BLOCK",
     "EngineOptions",
     "allowed_processors",
@@ -28,6 +29,8 @@ ADAPTIVE_BLOCK = 15
 
 KV_TYPES = ("f16", "f32", "q8_0")
 
+KERNELS = ("auto", "edgespec", "llama.cpp")
+
 _DEFAULT_CONTEXT = 4096
 
 
@@ -43,6 +46,8 @@ class EngineOptions:
         context: tokens the caches hold; 0 is the model's own length, but at most 4096.
         threads: 0 is what `edgespec tune` found best, without that one for each physical core
             this process may use.
+        kernels: "auto" multiplies a file's weights by edgespec's own kernels where these were
+            measured to be faster, "edgespec" wherever they can be, "llama.cpp" nowhere.
         repack: let llama.cpp rearrange weights for this processor; None as `threads`, else yes.
         flash_attention: None as `threads`, else what `exact` allows and is faster.
         kv_type: of the keys and values in the target's cache: "f16", "f32", or "q8_0", which
@@ -64,6 +69,7 @@ class EngineOptions:
     k: int | None = None
     context: int = 0
     threads: int = 0
+    kernels: str = "auto"
     repack: bool | None = None
     flash_attention: bool | None = None
     kv_type: str = "f16"
@@ -81,6 +87,8 @@ class EngineOptions:
             raise UsageError(f"threads is {self.threads}: it has to be between 0 and 512")
         if self.exact not in EXACTNESS_MODES:
             raise UsageError(f"exact is {self.exact!r}: it is one of {', '.join(EXACTNESS_MODES)}")
+        if self.kernels not in KERNELS:
+            raise UsageError(f"kernels is {self.kernels!r}: it is one of {', '.join(KERNELS)}")
         if self.kv_type not in KV_TYPES:
             raise UsageError(f"KV type is {self.kv_type!r}: it is one of {', '.join(KV_TYPES)}")
         if self.kv_type == "q8_0" and self.flash_attention is False:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -13,6 +14,8 @@ import numpy as np
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions
 from edgespec.errors import BackendError
+from edgespec.gguf.header import read_header
+from edgespec.tuning.kernels import faster_formats
 from edgespec.tuning.measure import compare, measuring_text, stand_at
 from edgespec.tuning.search import BATCH, Trial, Visit
 from edgespec.tuning.setting import Setting
@@ -28,7 +31,7 @@ _LARGEST = 33
 
 
 class Bench:
-    """One model file; its weights are loaded once for each way of repacking.
+    """One model file; its weights are loaded once for each way of multiplying them.
 
     Args:
         path: the file.
@@ -42,21 +45,25 @@ class Bench:
 
     def __init__(self, path: Path, stack: ExitStack, note: Callable[[str], None]) -> None:
         self._path, self._stack, self._note = path, stack, note
-        self._models: dict[bool, Model] = {}
+        self._models: dict[tuple[str, bool], Model] = {}
         self._prompt, self._singles = _PROMPT, _SINGLES
         self.rollable = True
 
-    def model(self, repack: bool) -> Model:
+    def model(self, setting: Setting) -> Model:
         """Its weights, loaded on first use."""
-        if repack not in self._models:
-            self._note("loading weights" if repack else "loading weights as the file has them")
-            model = Model(self._path, ModelOptions(repack=repack))
-            self._models[repack] = self._stack.enter_context(model)
-        return self._models[repack]
+        way = setting.kernels, setting.repack
+        if way not in self._models:
+            self._note(f"loading weights{_words(setting)}")
+            options = ModelOptions(repack=setting.repack, threads=setting.threads)
+            if setting.kernels == "edgespec":
+                formats = faster_formats(read_header(self._path), setting.threads)
+                options = replace(options, formats=formats)
+            self._models[way] = self._stack.enter_context(Model(self._path, options))
+        return self._models[way]
 
     def open(self, setting: Setting, length: int = 0) -> Context:
         """A context opened this way, for `length` tokens or as many as a visit needs."""
-        model = self.model(setting.repack)
+        model = self.model(setting)
         options = ContextOptions(
             length=min(length or _PROMPT + _LARGEST, model.context_length),
             threads=setting.threads,
@@ -83,7 +90,7 @@ class Bench:
         """One look at a setting; what llama.cpp refuses is noted in the trial."""
         setting = trial.setting
         flash = "on" if setting.flash_attention else "off"
-        words = "" if setting.repack else ", not repacked"
+        words = _words(setting)
         words += "" if setting.kv_type == "f16" else f", {setting.kv_type} cache"
         self._note(f"{setting.threads} threads, flash attention {flash}{words}")
         try:
@@ -120,6 +127,12 @@ class Bench:
             trial.identical = _identical(context, text, prompt, alone)
         # The first of a kind plans its graph.
         return Visit(prefill_s, median(singles[1:]), median(batches[1:]))
+
+
+def _words(setting: Setting) -> str:
+    if setting.kernels == "edgespec":
+        return ", edgespec's kernels"
+    return "" if setting.repack else ", not repacked"
 
 
 def _identical(context: Context, text: Int32Array, prompt: int, alone: Float32Array) -> int:

@@ -253,6 +253,7 @@ class _Run:
             seconds=[[median_low(self._times[depth][n]) for n in sizes] for depth in depths],
             switch_s=[self._planning_s()] * len(sizes),
             prefill_s=self._reading(depths),
+            kernels=self._context.model.kernels,
         )
 
     def _planning_s(self) -> float:

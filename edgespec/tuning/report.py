@@ -52,7 +52,7 @@ def tuning_lines(tuning: Tuning, mix: Mix, before: Setting | None, default: str)
 
 def _trial_rows(tuning: Tuning, mix: Mix) -> Iterator[Sequence[str]]:
     yield (
-        "threads", "flash", "repack", "KV", "token ms", f"{BATCH} tok ms", "prefill/s",
+        "threads", "flash", "kernels", "KV", "token ms", f"{BATCH} tok ms", "prefill/s",
         "identical", "score", "",
     )  # fmt: skip
     for trial in sorted(tuning.trials, key=lambda trial: trial.score(mix)):
@@ -60,7 +60,7 @@ def _trial_rows(tuning: Tuning, mix: Mix) -> Iterator[Sequence[str]]:
         yield (
             str(setting.threads),
             _on(setting.flash_attention),
-            _on(setting.repack),
+            kernel_words(setting),
             setting.kv_type,
             f"{visit.token_s * 1e3:.1f}",
             f"{visit.batch_s * 1e3:.1f}",
@@ -120,8 +120,14 @@ def _verdict(tuning: Tuning, mix: Mix, before: Setting | None, default: str) -> 
 def best_words(best: Setting) -> str:
     """A setting for people."""
     threads = f"{best.threads} thread{'s' if best.threads > 1 else ''}"
-    repack = "repacked weights" if best.repack else "weights as the file has them"
-    return f"{threads}, flash attention {_on(best.flash_attention)}, {repack}"
+    return f"{threads}, flash attention {_on(best.flash_attention)}, {kernel_words(best)} kernels"
+
+
+def kernel_words(setting: Setting) -> str:
+    """Whose kernels, in a word or two."""
+    if setting.kernels == "edgespec":
+        return "edgespec's"
+    return "repacked" if setting.repack else "llama.cpp's"
 
 
 def explanation_lines(found: Explanation, drafter: str) -> Iterator[str]:

@@ -37,12 +37,15 @@ class Setting(NamedTuple):
     flash_attention: bool
     repack: bool
     kv_type: str = "f16"
+    kernels: str = "llama.cpp"
 
     @property
     def name(self) -> str:
         """Tells it from other settings."""
         flash = "flash" if self.flash_attention else "noflash"
         packed = "repack" if self.repack else "norepack"
+        if self.kernels == "edgespec":
+            packed = "edgespec"
         return f"{self.threads}t-{flash}-{packed}-{self.kv_type}"
 
     def as_json(self) -> dict[str, Any]:
@@ -51,6 +54,7 @@ class Setting(NamedTuple):
             "threads": self.threads,
             "flash_attention": self.flash_attention,
             "repack": self.repack,
+            "kernels": self.kernels,
         }
 
 
@@ -59,7 +63,7 @@ class SettingFigures:
     """A setting, measured.
 
     Attributes:
-        threads, flash_attention, repack, kv_type: how it was opened.
+        threads, flash_attention, repack, kv_type, kernels: how it was opened.
         identical: the largest n up to which every batch that was measured is bit-identical to
             single tokens.
         logit_difference, total_variation: the largest, over all batches that were measured.
@@ -82,11 +86,12 @@ class SettingFigures:
     seconds: list[list[float]]
     switch_s: list[float]
     prefill_s: float
+    kernels: str = "llama.cpp"
 
     @property
     def setting(self) -> Setting:
         """How it was opened."""
-        return Setting(self.threads, self.flash_attention, self.repack, self.kv_type)
+        return Setting(self.threads, self.flash_attention, self.repack, self.kv_type, self.kernels)
 
     @property
     def name(self) -> str:
@@ -129,9 +134,14 @@ def read_figures(data: Any) -> SettingFigures | None:
 
 def setting_of(context: Context) -> Setting:
     """Return the setting that a context was opened in."""
-    options = context.options
-    repack = context.model.options.repack
-    return Setting(options.threads, options.flash_attention, repack, options.kv_type)
+    options, model = context.options, context.model
+    return Setting(
+        options.threads,
+        options.flash_attention,
+        model.options.repack,
+        options.kv_type,
+        model.kernels,
+    )
 
 
 def load_setting(context: Context, needed: int = 1) -> SettingFigures | None:

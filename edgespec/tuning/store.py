@@ -14,6 +14,7 @@ from edgespec.backend import capabilities
 from edgespec.files import cache_root, replace_file
 
 __all__ = [
+    "build_facts",
     "forget_measurements",
     "load_measurement",
     "measurement_key",
@@ -24,8 +25,15 @@ __all__ = [
 
 _log = logging.getLogger("edgespec.tuning")
 
-_VERSION = 1
+_VERSION = 2
 _SAMPLE = 1 << 20
+
+
+def build_facts() -> list[Any]:
+    """What measurements depend on beside the model: versions, processor, build."""
+    build = capabilities()
+    processor = [platform.machine(), _processor()]
+    return [_VERSION, *processor, build.binding, sorted(build.features)]
 
 
 def measurement_key(model: Path, settings: dict[str, Any]) -> str:
@@ -34,17 +42,8 @@ def measurement_key(model: Path, settings: dict[str, Any]) -> str:
     The file's beginning, end and size stand for its content: hashing gigabytes at every start
     would take longer than what it saves.
     """
-    build = capabilities()
     digest = hashlib.sha256()
-    facts = [
-        _VERSION,
-        platform.machine(),
-        _processor(),
-        build.binding,
-        sorted(build.features),
-        model.stat().st_size,
-        sorted(settings.items()),
-    ]
+    facts = [*build_facts(), model.stat().st_size, sorted(settings.items())]
     digest.update(json.dumps(facts).encode())
     with model.open("rb") as file:
         digest.update(file.read(_SAMPLE))

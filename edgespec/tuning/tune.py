@@ -49,6 +49,7 @@ class Work:
         target, draft: files.
         mix: what generations are made of.
         threads: what is used without tuning.
+        kernels: whose kernels are used without tuning: "edgespec" or "llama.cpp".
         seconds: for all of it.
     """
 
@@ -56,6 +57,7 @@ class Work:
     draft: Path | None
     mix: Mix
     threads: int
+    kernels: str
     seconds: float
 
 
@@ -133,13 +135,17 @@ class _Tuner:
 
     def _choose(self) -> tuple[Trial, str]:
         if self._busy:
-            usual = self._trials[Setting(self._work.threads, False, True)]
-            return usual, "the usual one: a busy machine says little of the others"
+            reason = "the usual one: a busy machine says little of the others"
+            return self._trials[self._usual], reason
         return choose(list(self._trials.values()), self._work.mix)
 
     @property
     def _elapsed(self) -> float:
         return perf_counter() - self._started
+
+    @property
+    def _usual(self) -> Setting:
+        return Setting(self._work.threads, False, True, kernels=self._work.kernels)
 
     def _late(self, share: float) -> Callable[[], bool]:
         return lambda: self._elapsed > share * self._work.seconds
@@ -148,8 +154,8 @@ class _Tuner:
         return self._trials.setdefault(setting, Trial(setting))
 
     def _compare(self) -> None:
-        """Threads first; then flash attention and repacking with the best numbers of them."""
-        usual = Setting(self._work.threads, False, True)
+        """Threads first; then flash attention and kernels with the best numbers of them."""
+        usual = self._usual
         self._bench.probe(usual)
         first = self._trial(usual)
         self._bench.visit(first)
@@ -159,12 +165,19 @@ class _Tuner:
         counts = [self._trial(usual._replace(threads=count)) for count in self._counts]
         race(counts, visit, mix, self._late(_COMPARING / 2))
         best = best_threads(counts, mix)
-        ways = [(False, True), (True, True)]
+        kinds = [usual._replace(kernels="llama.cpp")]
+        if usual.kernels == "edgespec":
+            kinds.insert(0, usual)
         if _can_repack():
-            ways += [(False, False), (True, False)]
+            kinds.append(usual._replace(kernels="llama.cpp", repack=False))
         else:
             self._notes.append("this build does not repack weights: nothing to compare there")
-        rivals = [self._trial(Setting(count, *way)) for count in best for way in ways]
+        rivals = [
+            self._trial(kind._replace(threads=count, flash_attention=flash))
+            for count in best
+            for kind in kinds
+            for flash in (False, True)
+        ]
         race(rivals, visit, mix, self._late(_COMPARING * 0.9))
         fastest = min(
             (trial for trial in rivals if trial.visits), key=lambda trial: trial.score(mix)
@@ -199,7 +212,7 @@ class _Tuner:
 
     def _measure_chosen(self, chosen: Trial) -> SettingFigures:
         left = max(self._work.seconds - self._elapsed, 1.0) * _PUNCTUAL
-        longest = self._bench.model(chosen.setting.repack).context_length - _LARGEST
+        longest = self._bench.model(chosen.setting).context_length - _LARGEST
         depths = [depth for depth in _DEPTHS if depth <= longest] or [max(longest, 1)]
         effort, dropped = plan_effort(chosen.typical, left, depths)
         figures = self._measure(chosen.setting, effort)

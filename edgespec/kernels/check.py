@@ -1,0 +1,76 @@
+"""Whether a format's kernels give what NumPy gives, asked through ggml before their first use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType, quants
+
+from edgespec._types import ByteArray, Float32Array
+from edgespec.kernels.device import Device, DeviceError
+from edgespec.kernels.formats import Format
+from edgespec.kernels.gemm import BLOCK, is_float
+from edgespec.kernels.operations import Backend, Operation
+
+__all__ = ["check", "sample_weights"]
+
+_WIDTH, _HEIGHT, _COLUMNS = 256, 21, 7
+_TOLERANCE = 1e-5
+"""Of the largest result: float32 sums of 256 products are exact to about 1e-6 of it."""
+
+
+def sample_weights(format: Format, height: int, width: int, seed: int) -> ByteArray:
+    """Random weights with scales of an ordinary size: uint8 (height, bytes of a row)."""
+    random = np.random.default_rng(seed)
+    if is_float(format):
+        values = random.standard_normal((height, width)).astype(np.float32)
+        half = values.astype(np.float16).view(np.uint16)
+        words = half if format.name == "F16" else (values.view(np.uint32) >> 16).astype(np.uint16)
+        return words.view(np.uint8).reshape(height, -1)
+    raw = random.integers(0, 256, (height, width // format.weights * format.block), np.uint8)
+    blocks = raw.reshape(height, -1, format.block)
+    for field in format.fields:
+        part = blocks[..., field.offset : field.offset + field.size]
+        if field.name in ("scale", "minimum") and field.unit == 2:
+            scales = random.uniform(-0.1, 0.1, part.shape[:-1]).astype(np.float16)
+            part[...] = scales[..., None].view(np.uint8)
+        elif field.name == "scale":  # an exponent
+            part[...] = random.integers(118, 130, part.shape, np.uint8)
+    return raw
+
+
+def check(device: Device, library: Any, format: Format) -> None:
+    """Multiply random weights by one column and by several.
+
+    Raises:
+        DeviceError: the results differ from NumPy's, or from each other.
+    """
+    weights = sample_weights(format, _HEIGHT, _WIDTH, 1)
+    x = np.random.default_rng(2).standard_normal((_COLUMNS, _WIDTH)).astype(np.float32)
+    backend = Backend(library, device.address, threads=2)
+    operation = Operation(backend, device.buffer_type, format.type, weights[None], _WIDTH)
+    try:
+        together, _ = operation.multiply(x)
+        alone, _ = operation.multiply(x[:1])
+    finally:
+        operation.close()
+        backend.close()
+    expected = _expected(format, weights, x)
+    most = np.abs(expected).max()
+    if not np.abs(together - expected).max() <= _TOLERANCE * most:
+        raise DeviceError(f"its {format.name} kernels multiply wrongly on this machine")
+    if not np.array_equal(together[:1], alone):
+        raise DeviceError(f"its {format.name} kernels round batches differently on this machine")
+
+
+def _expected(format: Format, weights: ByteArray, x: Float32Array) -> Any:
+    """Float64 products of dequantized weights and activations rounded to 8 bits."""
+    matrix = quants.dequantize(weights, GGMLQuantizationType(format.type)).astype(np.float64)
+    if is_float(format):
+        return x.astype(np.float64) @ matrix.T
+    blocks = x.reshape(len(x), -1, BLOCK)
+    most = np.abs(blocks).max(-1, keepdims=True)
+    codes = np.rint(blocks * (np.float32(127) / most))
+    rounded = codes.astype(np.float64) * (most / np.float32(127))
+    return rounded.reshape(x.shape) @ matrix.T

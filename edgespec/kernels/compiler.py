@@ -1,0 +1,124 @@
+"""Kernels compiled to native code, each format's kept on disk as an object file."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import llvmlite.binding as llvm
+import llvmlite.ir as ir
+
+from edgespec.files import replace_file
+from edgespec.kernels.formats import Format
+from edgespec.kernels.gemm import emit_multiply, emit_quantize, multiply_name
+from edgespec.kernels.isa import InstructionSet
+from edgespec.kernels.native import translate
+from edgespec.sampling.kernel import cache_folder
+
+__all__ = ["CALLBACKS", "QUANTIZE", "Kernels", "compile_object", "emit_object"]
+
+QUANTIZE, CALLBACKS = "quantize", "callbacks"
+
+
+class Kernels:
+    """Native kernels of one instruction set, compiled or loaded when first asked for.
+
+    Addresses stay valid as long as the process lives.
+    """
+
+    def __init__(self, isa: InstructionSet) -> None:
+        self.isa = isa
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        empty, machine = llvm.parse_assembly(str(ir.Module("edgespec"))), _target_machine(isa, True)
+        self._engine: Any = llvm.create_mcjit_compiler(empty, machine)  # owns the machine now
+        self._loaded: set[str] = set()
+
+    def quantize(self) -> int:
+        """The address of the kernel that rounds activations."""
+        self._load(QUANTIZE)
+        return int(self._engine.get_function_address("quantize"))
+
+    def multiply(self, format: Format) -> list[int]:
+        """Addresses of a format's kernels for 1, 2 ... `isa.columns` columns."""
+        self._load(format)
+        return [
+            int(self._engine.get_function_address(multiply_name(format, columns)))
+            for columns in range(1, self.isa.columns + 1)
+        ]
+
+    def function(self, name: str) -> int:
+        """The address of one of the functions for ggml (`callbacks`)."""
+        self._load(CALLBACKS)
+        return int(self._engine.get_function_address(name))
+
+    def _load(self, what: Format | str) -> None:
+        name = what if isinstance(what, str) else what.name
+        if name not in self._loaded:
+            data = _stored_object(self.isa, what, name)
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+            self._engine.finalize_object()
+            self._loaded.add(name)
+
+
+def _stored_object(isa: InstructionSet, what: Format | str, name: str) -> bytes:
+    folder = cache_folder("kernels")
+    if folder is None:
+        return compile_object(isa, what, native=True)
+    processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    key = f"{isa.name} {processor} {llvm.llvm_version_info}".encode()
+    path = folder / f"{hashlib.sha256(key).hexdigest()[:16]}-{name}.o"
+    try:
+        return path.read_bytes()
+    except OSError:
+        data = compile_object(isa, what, native=True)
+        replace_file(path, data)
+        return data
+
+
+def compile_object(isa: InstructionSet, what: Format | str, *, native: bool = False) -> bytes:
+    """An object file with a format's kernels, or with what `QUANTIZE` or `CALLBACKS` names.
+
+    Args:
+        native: for this very processor; else for any with what the instruction set needs.
+    """
+    module = ir.Module("edgespec")
+    if what == CALLBACKS:
+        translate(module)
+    elif what == QUANTIZE:
+        emit_quantize(module, isa)
+    elif isinstance(what, Format):
+        for columns in range(1, isa.columns + 1):
+            emit_multiply(module, isa, what, columns)
+    return emit_object(module, isa, native=native, optimized=what == CALLBACKS)
+
+
+def emit_object(
+    module: ir.Module, isa: InstructionSet, *, native: bool = False, optimized: bool = False
+) -> bytes:
+    """Compile a module to an object file.
+
+    Args:
+        optimized: run LLVM's passes. In kernels all is done by hand that these would take
+            seconds for.
+    """
+    machine = _target_machine(isa, native)
+    parsed = llvm.parse_assembly(str(module))
+    parsed.triple, parsed.data_layout = machine.triple, str(machine.target_data)
+    parsed.verify()
+    if optimized:
+        passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(2))
+        passes.getModulePassManager().run(parsed, passes)
+    return bytes(machine.emit_object(parsed))
+
+
+def _target_machine(isa: InstructionSet, native: bool) -> llvm.TargetMachine:
+    if native:
+        target = llvm.Target.from_triple(llvm.get_process_triple())
+        name, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        target = llvm.Target.from_triple(f"{isa.triple}-unknown-linux-gnu")
+        name, features = "", ",".join(f"+{feature}" for feature in isa.needs)
+    return target.create_target_machine(cpu=name, features=features, opt=3)

@@ -1,0 +1,253 @@
+"""What a processor multiplies with: one small class an instruction set.
+
+All compute the same integers, and `gemm` rounds floats in the same order for all of them, so that
+a result does not depend on the processor (but for those without fused multiply-add).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+import llvmlite.binding as llvm
+import llvmlite.ir as ir
+
+from edgespec.errors import UsageError
+from edgespec.kernels.emit import I8, I16, I32, VOID, Builder, Value, function, vector
+
+__all__ = ["INSTRUCTION_SETS", "VARIABLE", "Codes", "InstructionSet", "choose", "runnable"]
+
+VARIABLE = "EDGESPEC_KERNELS_ISA"
+"""Environment variable that forces an instruction set by its name."""
+
+
+class Codes(NamedTuple):
+    """Integers that stand for weights.
+
+    Attributes:
+        vectors: <4 rows x i8>, each the same 4 weights of every row.
+        most: the largest code if they are unsigned; 0 if they are signed (-127 or -128 to 127).
+    """
+
+    vectors: Sequence[Value]
+    most: int
+
+    @property
+    def signed(self) -> bool:
+        """Whether codes may be negative."""
+        return self.most == 0
+
+
+class InstructionSet:
+    """Plain vectors: what LLVM makes of them on any processor.
+
+    Attributes:
+        name: for `VARIABLE` and `doctor`.
+        rows: of a group: as many as a vector has 32-bit lanes.
+        columns: activations that are multiplied at once; more would not fit into registers.
+        needs: the processor's features, by LLVM's names.
+        triple: the target that code is made for; "" is this machine's.
+        fused: whether a multiplication and an addition can be rounded once.
+    """
+
+    name = "plain"
+    rows = 4
+    columns = 4
+    needs: tuple[str, ...] = ()
+    triple = ""
+    fused = False
+
+    def dot(self, b: Builder, codes: Codes, x: Sequence[Value], offset: Value) -> Value:
+        """Products of codes and activations, summed for each row: <rows x i32>.
+
+        Args:
+            x: as many i32 as there are vectors, each 4 signed activations of -127 to 127.
+            offset: i32, -128 times the sum of the activations.
+        """
+        right = b.ashr if codes.signed else b.lshr
+        total = b.splat(I32(0), self.rows)
+        for code, four in zip(codes.vectors, x, strict=True):
+            words = b.bitcast(code, vector(I32, self.rows))
+            for byte in range(4):
+                weight = right(b.shift(words, 8 * byte - 24), b.splat(I32(24), self.rows))
+                one = b.ashr(b.shl(four, I32(24 - 8 * byte)), I32(24))
+                total = b.add(total, b.mul(weight, b.splat(one, self.rows)))
+        return total
+
+    def look_up(self, b: Builder, table: Sequence[int], indices: Value) -> Value:
+        """Entries of a table of 16 signed bytes: <4 rows x i8>.
+
+        Args:
+            indices: <4 rows x i8>, 0 to 15.
+        """
+        count = 4 * self.rows
+        found = b.splat(I8(table[0]), count)
+        for index, entry in enumerate(table[1:], 1):
+            hit = b.icmp_unsigned("==", indices, b.splat(I8(index), count))
+            found = b.select(hit, b.splat(I8(entry), count), found)
+        return found
+
+    def multiply_add(self, b: Builder, x: Value, y: Value, z: Value) -> Value:
+        """x y + z, rounded once where the processor can."""
+        if not self.fused:
+            return b.fadd(b.fmul(x, y), z)
+        return b.intrinsic(f"llvm.fma.v{x.type.count}f32", x.type, x, y, z)
+
+
+class AVX2(InstructionSet):
+    """Two products in 16 bits, as many of these added as cannot overflow, then 32 bits."""
+
+    name = "avx2"
+    rows = 8
+    columns = 4
+    needs: tuple[str, ...] = ("avx2", "fma", "f16c")
+    triple = "x86_64"
+    fused = True
+
+    def dot(self, b: Builder, codes: Codes, x: Sequence[Value], offset: Value) -> Value:
+        fitting = 1 if codes.signed else 32767 // (2 * 127 * codes.most)
+        sums = []
+        for at in range(0, len(x), fitting):
+            pairs = [
+                self._pairs(b, code, four, codes.signed)
+                for code, four in list(zip(codes.vectors, x, strict=True))[at : at + fitting]
+            ]
+            ones = b.splat(I16(1), 16)
+            sums.append(
+                b.intrinsic("llvm.x86.avx2.pmadd.wd", vector(I32, 8), added(b, pairs), ones)
+            )
+        return added(b, sums)
+
+    def _pairs(self, b: Builder, code: Value, four: Value, signed: bool) -> Value:
+        bytes32 = vector(I8, 32)
+        x = b.bitcast(b.splat(four, 8), bytes32)
+        if signed:  # |w| (x sign w): -128 is 128 without a sign, and x is never -128
+            x = b.intrinsic("llvm.x86.avx2.psign.b", bytes32, x, code)
+            code = b.intrinsic("llvm.abs.v32i8", bytes32, code, ir.IntType(1)(0))
+        return b.intrinsic("llvm.x86.avx2.pmadd.ub.sw", vector(I16, 16), code, x)
+
+    def look_up(self, b: Builder, table: Sequence[int], indices: Value) -> Value:
+        entries = ir.Constant(vector(I8, 32), [*table] * 2)
+        return b.intrinsic("llvm.x86.avx2.pshuf.b", vector(I8, 32), entries, indices)
+
+
+class AVXVNNI(AVX2):
+    """Four products in 32 bits by one instruction, 256 bits wide."""
+
+    name = "avx-vnni"
+    columns = 6
+    needs: tuple[str, ...] = ("avx2", "avxvnni", "fma", "f16c")
+    instruction = "llvm.x86.avx512.vpdpbusd.256"
+
+    def dot(self, b: Builder, codes: Codes, x: Sequence[Value], offset: Value) -> Value:
+        # Signed codes plus 128 are unsigned; what that adds is taken off beforehand.
+        total, count = b.splat(offset if codes.signed else I32(0), self.rows), 4 * self.rows
+        for code, four in zip(codes.vectors, x, strict=True):
+            if codes.signed:
+                code = b.xor(code, b.splat(I8(-128), count))
+            spread = b.bitcast(b.splat(four, self.rows), vector(I8, count))
+            total = self._accumulate(b, total, code, spread)
+        return total
+
+    def _accumulate(self, b: Builder, total: Value, codes: Value, x: Value) -> Value:
+        """Add the products of unsigned and signed bytes, four to a lane."""
+        words = vector(I32, self.rows)
+        if not _vnni_takes_bytes():
+            codes, x = b.bitcast(codes, words), b.bitcast(x, words)
+        return b.intrinsic(self.instruction, words, total, codes, x)
+
+
+class AVX512VLVNNI(AVXVNNI):
+    """The same in AVX-512's encoding, with twice the registers."""
+
+    name = "avx512vl-vnni"
+    needs: tuple[str, ...] = ("avx2", "avx512vl", "avx512bw", "avx512vnni", "fma", "f16c")
+
+
+class AVX512VNNI(AVXVNNI):
+    """512 bits."""
+
+    name = "avx512-vnni"
+    rows = 16
+    needs: tuple[str, ...] = ("avx512f", "avx512bw", "avx512vl", "avx512vnni", "fma", "f16c")
+    instruction = "llvm.x86.avx512.vpdpbusd.512"
+
+    def look_up(self, b: Builder, table: Sequence[int], indices: Value) -> Value:
+        entries = ir.Constant(vector(I8, 64), [*table] * 4)
+        return b.intrinsic("llvm.x86.avx512.pshuf.b.512", vector(I8, 64), entries, indices)
+
+
+class NEONDot(InstructionSet):
+    """ARM's dot product of signed bytes."""
+
+    name = "neon-dotprod"
+    columns = 6
+    needs: tuple[str, ...] = ("neon", "dotprod")
+    triple = "aarch64"
+    fused = True
+
+    def dot(self, b: Builder, codes: Codes, x: Sequence[Value], offset: Value) -> Value:
+        words, name = vector(I32, 4), "llvm.aarch64.neon.sdot.v4i32.v16i8"
+        total = b.splat(I32(0), 4)
+        for code, four in zip(codes.vectors, x, strict=True):
+            spread = b.bitcast(b.splat(four, 4), vector(I8, 16))
+            total = b.intrinsic(name, words, total, code, spread)
+        return total
+
+    def look_up(self, b: Builder, table: Sequence[int], indices: Value) -> Value:
+        entries = ir.Constant(vector(I8, 16), [*table])
+        return b.intrinsic("llvm.aarch64.neon.tbl1.v16i8", vector(I8, 16), entries, indices)
+
+
+INSTRUCTION_SETS: dict[str, InstructionSet] = {
+    found.name: found
+    for found in (AVX512VNNI(), AVX512VLVNNI(), AVXVNNI(), AVX2(), NEONDot(), InstructionSet())
+}
+"""By name, fastest first."""
+
+
+def runnable(found: InstructionSet) -> bool:
+    """Whether this machine can run it."""
+    features = llvm.get_host_cpu_features()
+    here = llvm.get_process_triple().partition("-")[0].replace("arm64", "aarch64")
+    return found.triple in ("", here) and all(features.get(name) for name in found.needs)
+
+
+def choose() -> InstructionSet:
+    """The fastest that this machine can run, or the one that `VARIABLE` names.
+
+    Raises:
+        UsageError: that one is unknown or cannot be run here.
+    """
+    usable = {name: found for name, found in INSTRUCTION_SETS.items() if runnable(found)}
+    name = os.environ.get(VARIABLE)
+    if not name:
+        return next(iter(usable.values()))
+    if name not in usable:
+        raise UsageError(f"{VARIABLE} is {name!r}: this machine can run {', '.join(usable)}")
+    return usable[name]
+
+
+def added(b: Builder, values: Sequence[Value]) -> Value:
+    """Their sum."""
+    total = values[0]
+    for value in values[1:]:
+        total = b.add(total, value)
+    return total
+
+
+@cache
+def _vnni_takes_bytes() -> bool:
+    """Whether this LLVM declares the instruction for vectors of bytes, as newer ones do."""
+    module = ir.Module()
+    b = function(module, "probe", VOID, [vector(I32, 8), vector(I8, 32)])
+    total, codes = b.function.args
+    b.intrinsic(AVXVNNI.instruction, total.type, total, codes, codes)
+    b.ret_void()
+    try:
+        llvm.parse_assembly(str(module)).verify()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,251 @@
+"""Single operations run through ggml, on our device or on llama.cpp's own: to check and to time."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.kernels import ggml
+
+__all__ = ["Backend", "Operation", "cpu_device", "repacking_buffers"]
+
+_P, _S, _I, _L = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int64
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "ggml_backend_dev_init": (_P, (_P, ctypes.c_char_p)),
+    "ggml_backend_dev_by_type": (_P, (_I,)),
+    "ggml_backend_dev_backend_reg": (_P, (_P,)),
+    "ggml_backend_reg_get_proc_address": (_P, (_P, ctypes.c_char_p)),
+    "ggml_backend_cpu_buffer_type": (_P, ()),
+    "ggml_backend_buft_alloc_buffer": (_P, (_P, _S)),
+    "ggml_backend_buft_get_alloc_size": (_S, (_P, _P)),
+    "ggml_backend_buffer_get_base": (_P, (_P,)),
+    "ggml_backend_buffer_free": (None, (_P,)),
+    "ggml_backend_free": (None, (_P,)),
+    "ggml_backend_tensor_alloc": (_I, (_P, _P, _P)),
+    "ggml_backend_tensor_set": (None, (_P, _P, _S, _S)),
+    "ggml_backend_tensor_get": (None, (_P, _P, _S, _S)),
+    "ggml_backend_buft_name": (ctypes.c_char_p, (_P,)),
+    "ggml_backend_dev_supports_op": (ctypes.c_bool, (_P, _P)),
+    "ggml_backend_graph_compute": (_I, (_P, _P)),
+    "ggml_free": (None, (_P,)),
+    "ggml_new_tensor_3d": (_P, (_P, _I, _L, _L, _L)),
+    "ggml_mul_mat": (_P, (_P, _P, _P)),
+    "ggml_mul_mat_id": (_P, (_P, _P, _P, _P)),
+    "ggml_get_rows": (_P, (_P, _P, _P)),
+    "ggml_new_graph": (_P, (_P,)),
+    "ggml_build_forward_expand": (None, (_P, _P)),
+    "ggml_tensor_overhead": (_S, ()),
+    "ggml_graph_overhead": (_S, ()),
+    "ggml_nbytes": (_S, (_P,)),
+}
+
+
+class _InitParameters(ctypes.Structure):
+    _fields_ = (("size", _S), ("buffer", _P), ("no_alloc", ctypes.c_bool))
+
+
+def declare(library: Any) -> None:
+    """Tell ctypes what the functions used here take and return."""
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    library.ggml_init.restype, library.ggml_init.argtypes = _P, (_InitParameters,)
+
+
+def cpu_device(library: Any) -> int:
+    """llama.cpp's own."""
+    declare(library)
+    return int(library.ggml_backend_dev_by_type(0))
+
+
+def repacking_buffers(library: Any, kind: int, width: int, height: int) -> list[int]:
+    """Buffer types in which llama.cpp rearranges weights of this type and size; few or none."""
+    device = cpu_device(library)
+    registration = library.ggml_backend_dev_backend_reg(device)
+    address = library.ggml_backend_reg_get_proc_address(
+        registration, b"ggml_backend_dev_get_extra_bufts"
+    )
+    if not address:
+        return []
+    listed = ctypes.CFUNCTYPE(ctypes.POINTER(_P), _P)(address)(device)
+    found, index = [], 0
+    while listed and listed[index]:
+        name = library.ggml_backend_buft_name(listed[index]) or b""
+        # AMX crashes when built with some compilers.
+        if b"AMX" not in name and _takes(library, device, listed[index], kind, width, height):
+            found.append(int(listed[index]))
+        index += 1
+    return found
+
+
+def _takes(library: Any, device: int, buffer_type: int, kind: int, width: int, height: int) -> bool:
+    """Ask as llama.cpp asks: with a tensor in an empty buffer of the type."""
+    context = library.ggml_init(_InitParameters(1 << 14, None, True))
+    weights = library.ggml_new_tensor_3d(context, kind, width, height, 1)
+    x = library.ggml_new_tensor_3d(context, ggml.F32, width, 512, 1)
+    node = library.ggml_mul_mat(context, weights, x)
+    buffer = library.ggml_backend_buft_alloc_buffer(buffer_type, 0)
+    ctypes.c_void_p.from_address(weights + ggml.BUFFER).value = buffer
+    takes = bool(library.ggml_backend_dev_supports_op(device, node))
+    library.ggml_backend_buffer_free(buffer)
+    library.ggml_free(context)
+    return takes
+
+
+class Backend:
+    """Something that computes graphs. Close it.
+
+    Args:
+        device: as ggml knows it.
+        threads: for all operations.
+    """
+
+    def __init__(self, library: Any, device: int, threads: int) -> None:
+        declare(library)
+        self.library = library
+        self.pointer = library.ggml_backend_dev_init(device, None)
+        registration = library.ggml_backend_dev_backend_reg(device)
+        address = library.ggml_backend_reg_get_proc_address(
+            registration, b"ggml_backend_set_n_threads"
+        )
+        ctypes.CFUNCTYPE(None, _P, _I)(address)(self.pointer, threads)
+
+    def close(self) -> None:
+        """Free it."""
+        self.library.ggml_backend_free(self.pointer)
+
+
+class Operation:
+    """Packed or plain weights, and one operation on them. Close it.
+
+    Args:
+        backend: what computes.
+        buffer_type: where the weights lie; None for ordinary memory.
+        kind: ggml's number of the weights' type.
+        weights: uint8 (matrices, height, bytes of a row), as in a file.
+        width: weights in a row.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        buffer_type: int | None,
+        kind: int,
+        weights: npt.NDArray[np.uint8],
+        width: int,
+    ) -> None:
+        self._backend, self._library = backend, backend.library
+        self._undo = ExitStack()
+        matrices, height, _ = weights.shape
+        self._height = height
+        context = self._context()
+        if buffer_type is None:
+            buffer_type = int(self._library.ggml_backend_cpu_buffer_type())
+        self._weights = self._library.ggml_new_tensor_3d(context, kind, width, height, matrices)
+        size = self._library.ggml_backend_buft_get_alloc_size(buffer_type, self._weights)
+        self._place(self._weights, buffer_type, size)
+        data = np.ascontiguousarray(weights)
+        self._set(self._weights, data)
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._undo.close()
+
+    def stored(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
+        """Bytes of the weights, in the file's order."""
+        data = np.empty(size, np.uint8)
+        self._library.ggml_backend_tensor_get(self._weights, data.ctypes.data, offset, size)
+        return data
+
+    def store(self, offset: int, data: npt.NDArray[np.uint8]) -> None:
+        """Change some bytes of the weights."""
+        self._library.ggml_backend_tensor_set(self._weights, data.ctypes.data, offset, data.nbytes)
+
+    def multiply(
+        self, x: npt.NDArray[np.float32], repeats: int = 1
+    ) -> tuple[npt.NDArray[np.float32], list[float]]:
+        """MUL_MAT of the only matrix: x is (columns, width), the result (columns, height).
+
+        Returns:
+            The result, and the seconds of each of `repeats` times.
+        """
+        with self._temporary() as context:
+            input = self._new(context, ggml.F32, x)
+            node = self._library.ggml_mul_mat(context, self._weights, input)
+            return self._run(context, node, (len(x), self._height), repeats)
+
+    def multiply_experts(
+        self, x: npt.NDArray[np.float32], ids: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.float32]:
+        """MUL_MAT_ID: x is (tokens, 1 or used, width), ids (tokens, used)."""
+        with self._temporary() as context:
+            input = self._new(context, ggml.F32, x)
+            chosen = self._new(context, ggml.I32, ids)
+            node = self._library.ggml_mul_mat_id(context, self._weights, input, chosen)
+            return self._run(context, node, (*ids.shape, self._height), 1)[0]
+
+    def rows(self, ids: npt.NDArray[np.int32], width: int) -> npt.NDArray[np.float32]:
+        """GET_ROWS: (ids, width)."""
+        with self._temporary() as context:
+            chosen = self._new(context, ggml.I32, ids)
+            node = self._library.ggml_get_rows(context, self._weights, chosen)
+            return self._run(context, node, (len(ids), width), 1)[0]
+
+    def _run(
+        self, context: int, node: int, shape: Sequence[int], repeats: int
+    ) -> tuple[npt.NDArray[np.float32], list[float]]:
+        self._place(node, self._library.ggml_backend_cpu_buffer_type(), 0)
+        graph = self._library.ggml_new_graph(context)
+        self._library.ggml_build_forward_expand(graph, node)
+        seconds = []
+        for _ in range(repeats):
+            started = perf_counter()
+            status = self._library.ggml_backend_graph_compute(self._backend.pointer, graph)
+            seconds.append(perf_counter() - started)
+            if status != ggml.SUCCESS:
+                raise RuntimeError(f"ggml computed nothing (status {status})")
+        result = np.empty(tuple(shape), np.float32)
+        self._library.ggml_backend_tensor_get(node, result.ctypes.data, 0, result.nbytes)
+        return result, seconds
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def _context(self) -> int:
+        size = 16 * self._library.ggml_tensor_overhead() + self._library.ggml_graph_overhead()
+        context = int(self._library.ggml_init(_InitParameters(size, None, True)))
+        self._undo.callback(self._library.ggml_free, context)
+        return context
+
+    @contextmanager
+    def _temporary(self) -> Iterator[int]:
+        """A context whose tensors are freed at the end."""
+        outer, self._undo = self._undo, ExitStack()
+        try:
+            with self._undo:
+                yield self._context()
+        finally:
+            self._undo = outer
+
+    def _new(self, context: int, kind: int, values: npt.NDArray[Any]) -> int:
+        values = np.ascontiguousarray(values)
+        sizes = [*reversed(values.shape), 1, 1][:3]
+        tensor = int(self._library.ggml_new_tensor_3d(context, kind, *sizes))
+        self._place(tensor, self._library.ggml_backend_cpu_buffer_type(), 0)
+        self._set(tensor, values)
+        return tensor
+
+    def _place(self, tensor: int, buffer_type: int, size: int) -> None:
+        size = max(size, self._library.ggml_nbytes(tensor))
+        buffer = self._library.ggml_backend_buft_alloc_buffer(buffer_type, size)
+        self._undo.callback(self._library.ggml_backend_buffer_free, buffer)
+        base = self._library.ggml_backend_buffer_get_base(buffer)
+        self._library.ggml_backend_tensor_alloc(buffer, tensor, base)
+
+    def _set(self, tensor: int, values: npt.NDArray[Any]) -> None:
+        self._library.ggml_backend_tensor_set(tensor, values.ctypes.data, 0, values.nbytes)

@@ -1,0 +1,46 @@
+"""What compiled code looks things up in: int64 slots at known places.
+
+A *table* belongs to the device and lives as long as the process; a *state* belongs to one open
+context. Each format has a row in the table.
+"""
+
+from __future__ import annotations
+
+# Slots of the table.
+BUFFER_TYPE = 0
+ROWS = 1  # of a group
+COLUMNS = 2  # that the widest kernel multiplies
+QUANTIZE = 3  # the kernel
+PARALLEL = 4  # GOMP_parallel, or 0
+QUANTIZE_PART, MULTIPLY_PART, PACK_PART = 5, 6, 7  # what threads run
+MALLOC, FREE = 8, 9
+GRAPH_COUNT, GRAPH_NODE = 10, 11  # ggml_graph_n_nodes, ggml_graph_node
+LOADING_THREADS = 12
+NONE, MUL_MAT, MUL_MAT_ID, GET_ROWS = 13, 14, 15, 16  # numbers of ggml's operations
+RESHAPE, VIEW, PERMUTE, TRANSPOSE = 17, 18, 19, 20
+FORMATS = 32  # the first row
+
+# Slots of a format's row.
+TYPES, FORMAT_SLOTS = 48, 48
+WEIGHTS, BLOCK, FIELDS, TO_FLOAT, FLOAT = 0, 1, 2, 3, 4  # WEIGHTS is 0 where unsupported
+KERNELS = 8  # by columns - 1, at most 8
+FIELD, FIELD_SLOTS = 16, 5  # offset, unit, count, transposed, bytes before
+
+TABLE_SLOTS = FORMATS + TYPES * FORMAT_SLOTS
+
+# Slots of a state.
+TABLE, THREADS, ABORT, ABORT_DATA = 0, 1, 2, 3
+ARENA, ARENA_SIZE, ARENA_USED = 4, 5, 6  # memory of the activations being multiplied
+INPUT, INPUT_FLOAT, INPUT_COLUMNS = 7, 8, 9  # whose tensor, in which form, addresses
+NEXT = 16  # the next chunk of work, on a cache line of its own
+CHUNKS, JOB_COUNT = 24, 25
+JOBS, MOST_JOBS, JOB_SLOTS = 32, 64, 16
+
+# Slots of a job: weights times some columns.
+WEIGHTS_AT, FORMAT, WIDTH, HEIGHT, COUNT, INPUTS, OUTPUTS, TAIL = 0, 1, 2, 3, 4, 5, 6, 7
+CHUNK_GROUPS, FIRST_CHUNK = 8, 9
+
+STATE_SLOTS = JOBS + MOST_JOBS * JOB_SLOTS
+
+# Slots of a quantizing or packing task, which is made on the stack of who starts it.
+TASK_SLOTS = 16

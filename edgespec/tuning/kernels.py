@@ -1,0 +1,74 @@
+"""Whose kernels multiply which weights: ours where they were measured to be faster.
+
+Each type of tensor is timed once on a machine, with one column (a token), a few (a block to
+verify) and many (a prompt); `edgespec tune` compares whole models besides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+
+import numpy as np
+
+from edgespec.backend import formats_of, kernel_status, time_formats
+from edgespec.gguf.header import GGUFHeader
+from edgespec.tuning.store import build_facts, load_measurement, store_measurement
+
+__all__ = ["faster_formats", "memory_bandwidth", "usual_kernels"]
+
+_READ = 256 << 20
+"""Bytes: more than any cache."""
+
+_TOKEN, _BLOCK, _PROMPT = 1, 4, 32
+_PROMPT_SHARE = 1 / 8
+"""Of an answer's evaluations a prompt's are few, but long."""
+
+
+def faster_formats(header: GGUFHeader, threads: int) -> frozenset[str]:
+    """Types of the file's tensors that our kernels multiply faster here; measured if unknown."""
+    if kernel_status().instruction_set is None:
+        return frozenset()
+    return frozenset(name for name in formats_of(header) if _faster(name, threads))
+
+
+def usual_kernels(header: GGUFHeader, threads: int) -> str:
+    """Whose kernels multiply most of a file's weights where the user left it open."""
+    return "edgespec" if faster_formats(header, threads) else "llama.cpp"
+
+
+def memory_bandwidth(threads: int) -> int:
+    """Bytes a second that so many threads read together, by NumPy; the best of a few tries."""
+    parts = [np.ones(_READ // threads // 8) for _ in range(threads)]
+    with ThreadPoolExecutor(threads) as pool:
+        seconds = []
+        for _ in range(5):
+            started = perf_counter()
+            list(pool.map(np.max, parts))
+            seconds.append(perf_counter() - started)
+    return int(sum(part.nbytes for part in parts) / min(seconds))
+
+
+def _faster(name: str, threads: int) -> bool:
+    key = _key(name, threads)
+    stored = load_measurement(key)
+    if stored is not None and isinstance(stored.get("ours_s"), float):
+        theirs = stored.get("theirs_s")
+        return isinstance(theirs, float) and stored["ours_s"] < theirs
+    times = time_formats([name], threads=threads, columns=(_TOKEN, _BLOCK, _PROMPT)).get(name)
+    if times is None:
+        return False
+    ours, theirs = _score(times.ours), _score(times.theirs)
+    store_measurement(key, {"format": name, "ours_s": ours, "theirs_s": theirs})
+    return ours < theirs
+
+
+def _score(seconds: dict[int, float]) -> float:
+    return seconds[_TOKEN] + seconds[_BLOCK] + _PROMPT_SHARE * seconds[_PROMPT]
+
+
+def _key(name: str, threads: int) -> str:
+    facts = [*build_facts(), kernel_status().instruction_set, name, threads]
+    return "kernels-" + hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
