@@ -269,3 +269,29 @@ def _finish(writer: gguf.GGUFWriter, path: Path) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def write_experts(path: Path, seed: int = 0) -> Path:
+    """A llama with a mixture of four experts, of which two are used for a token."""
+    heads, inner, layers, experts = 2, 96, 2, 4
+    writer = _byte_model(path, "llama", context=512, layers=layers, inner=inner, heads=heads)
+    writer.add_head_count_kv(heads)
+    writer.add_rope_dimension_count(WIDTH // heads)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_add_bos_token(False)
+    writer.add_expert_count(experts)
+    writer.add_expert_used_count(2)
+
+    noise, ones = _fillers(writer, seed)
+    noise("token_embd.weight", len(SPECIAL) + 256, WIDTH, deviation=1.0)
+    ones("output_norm.weight", WIDTH)
+    for block in (f"blk.{layer}." for layer in range(layers)):
+        ones(block + "attn_norm.weight", WIDTH)
+        ones(block + "ffn_norm.weight", WIDTH)
+        for name in ("q", "k", "v", "output"):
+            noise(block + f"attn_{name}.weight", WIDTH, WIDTH)
+        noise(block + "ffn_gate_inp.weight", experts, WIDTH)
+        noise(block + "ffn_gate_exps.weight", experts, inner, WIDTH)
+        noise(block + "ffn_up_exps.weight", experts, inner, WIDTH)
+        noise(block + "ffn_down_exps.weight", experts, WIDTH, inner)
+    return _finish(writer, path)
