@@ -40,7 +40,8 @@ _ONE = np.float32(1.0)
 @kernel
 def _below(logit: np.float32, largest: np.float32) -> float:
     """Return how far a logit is below the largest, in float64; 0 for -inf, which is not counted."""
-    below: float = float(logit) - float(largest) if logit > -np.inf else 0.0
+    # In Numba's kernels float() of a float32 stays one.
+    below: float = np.float64(logit) - np.float64(largest) if logit > -np.inf else 0.0
     return below
 
 
@@ -121,7 +122,7 @@ def select_top_k(logits: Float32Array, floor: np.float32, top_k: int, workspace:
 def surprisal(logit: np.float32, largest: np.float32, log_total: float) -> float:
     """Return -log of a probability; log_total is the log of the sum of exp(logit - largest)."""
     # In float64: the difference of two float32 logits can exceed float32.
-    return log_total - (float(logit) - float(largest))
+    return float(log_total - (np.float64(logit) - np.float64(largest)))
 
 
 @kernel
