@@ -18,7 +18,9 @@ from edgespec.cli.doctor import doctor
 from edgespec.cli.tune import tune
 from edgespec.control.achieved import Achieved
 from edgespec.files import cache_root
+from edgespec.gguf.header import read_header
 from edgespec.runtime.options import default_threads
+from edgespec.tuning.kernels import usual_kernels
 from edgespec.tuning.profile import load_profile
 from edgespec.tuning.setting import Setting, find_setting
 
@@ -53,7 +55,7 @@ def test_what_was_measured_is_reported_and_kept(command: Command, tmp_path: Path
     chosen = next(s for s in settings if s["chosen"])
     assert chosen["kv_type"] == "f16"
     assert all(s["score_s"] > 0 and 0 < s["identical"] <= s["compared"] for s in settings)
-    expected = {name: chosen[name] for name in ("threads", "flash_attention", "repack")}
+    expected = {name: chosen[name] for name in ("threads", "flash_attention", "repack", "kernels")}
     assert facts["best"] == expected
 
     # Weighed as documented, by what is shown beside it.
@@ -88,7 +90,7 @@ def test_what_was_measured_is_reported_and_kept(command: Command, tmp_path: Path
 def test_the_table_fits_and_says_what_changed(command: Command) -> None:
     done = command("--seconds", "5")
     lines = done.stdout.splitlines()
-    assert lines[0].split()[:3] == ["threads", "flash", "repack"]
+    assert lines[0].split()[:3] == ["threads", "flash", "kernels"]
     assert max(map(len, lines)) <= 80
     assert sum(line.endswith("*") for line in lines) == 1
     assert any("Engines open this model" in line for line in lines)
@@ -149,12 +151,14 @@ def test_ctrl_c_leaves_nothing_behind(default_model: Path, tmp_path: Path) -> No
         process.kill()
     assert process.returncode == 130
     assert errors.decode().strip() == "edgespec: interrupted"
-    assert not (tmp_path / "measurements").exists()
+    kept = [path.name for path in (tmp_path / "measurements").glob("*")]
+    assert not [name for name in kept if not name.startswith("kernels-")]  # of the machine alone
 
 
 def test_a_busy_machine_changes_nothing(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.getloadavg", lambda: (1000.0, 1000.0, 1000.0))
     facts = json.loads(command("--seconds", "5", "--json").stdout)
+    kernels = usual_kernels(read_header(command.model), default_threads())
     usual = {"threads": default_threads(), "flash_attention": False, "repack": True}
-    assert facts["best"] == usual
+    assert facts["best"] == {**usual, "kernels": kernels}
     assert any("busy" in note for note in facts["notes"])

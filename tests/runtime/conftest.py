@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import llama_cpp as lib
 import numpy as np
 import pytest
+
+from edgespec.backend.kernels import formats_of, place_weights
+from edgespec.gguf.header import read_header
 
 PROMPTS = (
     "Write a short poem about the sea at night.",
@@ -39,12 +43,21 @@ def chat(text: str) -> str:
 
 
 class PlainLoop:
-    """Decodes one token at a time, the way the settings of the exactness promise say."""
+    """Decodes one token at a time, the way the settings of the exactness promise say.
 
-    def __init__(self, path: Path, length: int) -> None:
+    Speculation must change nothing whatever multiplies the weights, so that the same kernels do.
+    """
+
+    def __init__(self, path: Path, length: int, kernels: str) -> None:
         lib.llama_backend_init()
         parameters = lib.llama_model_default_params()
         parameters.n_gpu_layers = 0
+        if kernels == "edgespec":
+            header = read_header(path)
+            self.placement = place_weights(header, formats_of(header), 1)
+            assert self.placement is not None
+            parameters.use_mmap = False
+            parameters.tensor_buft_overrides = ctypes.addressof(self.placement.overrides)
         self.model = lib.llama_model_load_from_file(bytes(path), parameters)
         options = lib.llama_context_default_params()
         options.n_ctx = length
@@ -88,7 +101,14 @@ class PlainLoop:
 
 @pytest.fixture(scope="session")
 def plain(default_model: Path) -> Iterator[PlainLoop]:
-    loop = PlainLoop(default_model, 4096)
+    loop = PlainLoop(default_model, 4096, "edgespec")
+    yield loop
+    loop.close()
+
+
+@pytest.fixture(scope="session")
+def plain_with_llama_cpps_kernels(default_model: Path) -> Iterator[PlainLoop]:
+    loop = PlainLoop(default_model, 1024, "llama.cpp")
     yield loop
     loop.close()
 
@@ -104,7 +124,8 @@ def open_engine(default_model: Path) -> Iterator[Callable[..., object]]:
     engines: dict[tuple[object, ...], Engine] = {}
 
     def open_one(**options: object) -> Engine:
-        options = {"threads": 2, "context": 2048, "exact": "bitwise", "k": 3, **options}
+        usual = {"threads": 2, "context": 2048, "exact": "bitwise", "k": 3, "kernels": "edgespec"}
+        options = {**usual, **options}
         key = tuple(sorted((name, str(value)) for name, value in options.items()))
         if key not in engines:
             options["draft"] = str(options.get("draft", "none"))

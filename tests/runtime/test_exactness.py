@@ -48,6 +48,19 @@ def test_greedy_tokens_equal_plain_decoding(
         assert 0 < accepted < proposed
 
 
+def test_greedy_tokens_equal_plain_decoding_with_llama_cpps_kernels(
+    plain_with_llama_cpps_kernels: Any, prompts: tuple[str, ...], open_engine: Any
+) -> None:
+    engine = open_engine(draft="ngram", kernels="llama.cpp")
+    proposed = 0
+    for prompt in prompts[:6]:
+        tokens = plain_with_llama_cpps_kernels.greedy(engine.tokenize(prompt).tolist(), 48)
+        stream = engine.generate(prompt, GREEDY, GenerationLimits(max_tokens=48))
+        assert list(stream.result.tokens) == tokens, prompt
+        proposed += stream.statistics.proposed
+    assert proposed > 0
+
+
 @pytest.mark.parametrize("draft", ["ngram", "damaged"])
 def test_greedy_tokens_equal_plain_decoding_in_a_long_context(
     draft: str, drafts: dict[str, str], open_engine: Any, plain: Any

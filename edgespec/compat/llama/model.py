@@ -43,7 +43,7 @@ class Llama(Completions, Closing):
         chat_format: only the model's own.
         spm_infill: whether the suffix comes before the prefix when a gap is filled.
         verbose: ignored; llama.cpp's messages go to the logger "edgespec.llama".
-        draft, k: as in `EngineOptions`.
+        draft, k, kernels: as in `EngineOptions`.
         others: keywords of ``llama_cpp.Llama``; those that change nothing are ignored.
 
     Raises:
@@ -67,6 +67,7 @@ class Llama(Completions, Closing):
         spm_infill: bool = False,
         verbose: bool = True,
         draft: str = "auto",
+        kernels: str = "auto",
         k: int | None = None,
         **others: Any,
     ) -> None:
@@ -83,6 +84,7 @@ class Llama(Completions, Closing):
             flash_attn=flash_attn,
             kv_types=(type_k, type_v),
             draft=draft,
+            kernels=kernels,
             k=k,
         )
         self._seeds = Seeds(seed)

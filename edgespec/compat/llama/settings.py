@@ -115,6 +115,7 @@ def engine_options(
     flash_attn: bool,
     kv_types: tuple[int | None, int | None],
     draft: str,
+    kernels: str,
     k: int | None,
 ) -> EngineOptions:
     """Return the options to open the engine with.
@@ -131,6 +132,7 @@ def engine_options(
         )
     return EngineOptions(
         draft=draft,
+        kernels=kernels,
         k=k,
         context=n_ctx or read_header(resolve(model).path).context_length,
         threads=n_threads or 0,

@@ -33,8 +33,9 @@ def theirs(default_model: Path) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def ours(default_model: Path) -> Iterator[Any]:
-    """With a draft that proposes wherever it can."""
-    with edgespec.Llama(str(default_model), **SETTINGS, draft="ngram", k=3) as model:
+    """With the same kernels, and a draft that proposes wherever it can."""
+    options = {"draft": "ngram", "k": 3, "kernels": "llama.cpp"}
+    with edgespec.Llama(str(default_model), **SETTINGS, **options) as model:
         yield model
 
 
