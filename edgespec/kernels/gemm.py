@@ -40,6 +40,11 @@ first and of the second half; then int32, -128 times the sum; the rest unused.""
 
 _SCALE, _SUM, _HALVES, _OFFSET = 32, 36, (40, 44), 48
 
+_AHEAD = 16384
+"""Bytes: how far ahead weights are asked for. Hardware looks less far, and stops at each page."""
+
+_LINE = 64
+
 _LEAST, _INFINITE = 0x0DA24260, 0x7F800000
 """Bits of 1e-30 and of infinity: a block with no absolute value between them has codes 0."""
 
@@ -102,6 +107,8 @@ def _group(
         before += field.size
 
     def block(index: Value, sums: list[Value]) -> list[Value]:
+        size = isa.rows * format.block
+        _ask_ahead(b, b.gep(start, [b.mul(index, I64(size))]), size)
         steps = steps_of(Block(b, isa, format, planes, index))
         size = format.weights // steps.total // BLOCK * RECORD
 
@@ -121,6 +128,13 @@ def _group(
 
     zero = ir.Constant(vector(F32, isa.rows), [0.0] * isa.rows)
     return b.loop(I64(0), blocks, 1, [zero] * len(inputs), block)
+
+
+def _ask_ahead(b: Builder, weights: Value, size: int) -> None:
+    """Have the memory fetch what so many bytes of weights will be followed by."""
+    for offset in range(_AHEAD, _AHEAD + size, _LINE):
+        address = b.gep(weights, [I64(offset)])
+        b.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(3), I32(1))
 
 
 def _add_unit(b: Builder, isa: InstructionSet, unit: Unit, records: Value, total: Value) -> Value:
@@ -168,6 +182,8 @@ def _float_group(
         ]
 
     def two(index: Value, sums: list[Value]) -> list[Value]:
+        size = 2 * isa.rows * format.block
+        _ask_ahead(b, b.gep(start, [b.mul(index, I64(size // 2))]), size)
         half = len(sums) // 2
         return [*add(index, sums[:half]), *add(b.add(index, I64(1)), sums[half:])]
 

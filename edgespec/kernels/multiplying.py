@@ -29,7 +29,8 @@ __all__ = [
     "quantize_chunks",
 ]
 
-_CHUNK_BYTES = 96 * 1024
+_CHUNK_BYTES, _ONE_PASS_BYTES = 96 * 1024, 512 * 1024
+"""Of weights: so that they stay in the second-level cache for all columns, or need not."""
 _CHUNKS_A_THREAD = 4
 _SERIAL = 16384
 """Activations that one thread rounds faster than a team is woken."""
@@ -172,7 +173,8 @@ def _add_job(
         for column in range(count):
             store64(tail + 8 * column, results + 4 * rows * (column - groups + 1))
     share = groups // (_CHUNKS_A_THREAD * load64(state + 8 * tables.THREADS)) + 1
-    fitting = _CHUNK_BYTES // group_bytes(row, width, rows) + 1
+    once = count <= load64(table + 8 * tables.COLUMNS)
+    fitting = (_ONE_PASS_BYTES if once else _CHUNK_BYTES) // group_bytes(row, width, rows) + 1
     chunk = min(share, fitting)
     store64(job + 8 * tables.WEIGHTS_AT, weights)
     store64(job + 8 * tables.FORMAT, row)
