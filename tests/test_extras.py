@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from edgespec.cli.opening import pull_progress
 from edgespec.extras import EXTRAS
 
 if sys.version_info >= (3, 11):
@@ -99,6 +101,20 @@ def test_an_answer_needs_none_of_them(default_model: Path) -> None:
 def test_other_commands_need_none_of_them(arguments: tuple[str, ...]) -> None:
     done = command(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_in_a_terminal_a_download_is_told_in_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "rich" else find(name)
+    )
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with pull_progress("tiny") as progress:
+        for done in (0, 5_000_000, 10_000_000):
+            progress(done, 10_000_000)
+    assert capsys.readouterr().err == "downloading tiny (10.0 MB) ...\ndownloaded tiny (10.0 MB)\n"
 
 
 def test_only_their_own_packages_import_them() -> None:
