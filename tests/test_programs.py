@@ -14,6 +14,8 @@ import pytest
 
 from tests.pages import ROOT, program
 
+pytestmark = pytest.mark.slow
+
 LONG_S = 120
 
 # Presses the keys of the window: a long answer is stopped, a short one read, and it is closed.

@@ -136,8 +136,12 @@ def test_offline_use_of_what_is_there(edgespec: Any) -> None:
         (["-p", "word " * 600, "--ctx", "256"], "--ctx"),
     ],
 )
-def test_wrong_calls(edgespec: Any, arguments: list[str], words: str) -> None:
-    assert words in only_line(edgespec("run", *arguments), 2)
+def test_wrong_calls(called_here: Any, arguments: list[str], words: str) -> None:
+    assert words in only_line(called_here("run", *arguments), 2)
+
+
+def test_a_wrong_call_in_a_process_of_its_own(edgespec: Any) -> None:
+    assert "--ctx" in only_line(edgespec("run", "-p", "hi", "--ctx", "1"), 2)
 
 
 def test_bytes_that_are_not_utf8(edgespec: Any) -> None:

@@ -62,7 +62,7 @@ class PlainLoop:
         options = lib.llama_context_default_params()
         options.n_ctx = length
         options.n_batch = options.n_ubatch = 256
-        options.n_threads = options.n_threads_batch = 2
+        options.n_threads = options.n_threads_batch = 1
         options.flash_attn_type = 0
         self.context = lib.llama_init_from_model(self.model, options)
         self.vocabulary = lib.llama_model_get_vocab(self.model)
@@ -117,14 +117,15 @@ def plain_with_llama_cpps_kernels(default_model: Path) -> Iterator[PlainLoop]:
 def open_engine(default_model: Path) -> Iterator[Callable[..., object]]:
     """Engines on the default model, opened once for each combination of options.
 
-    With a fixed k, so that they propose wherever they can; costs might decide against it.
+    With a fixed k, so that they propose wherever they can; costs might decide against it. With one
+    thread, as tests run in two processes on two cores.
     """
     from edgespec import Engine, EngineOptions
 
     engines: dict[tuple[object, ...], Engine] = {}
 
     def open_one(**options: object) -> Engine:
-        usual = {"threads": 2, "context": 2048, "exact": "bitwise", "k": 3, "kernels": "edgespec"}
+        usual = {"threads": 1, "context": 2048, "exact": "bitwise", "k": 3, "kernels": "edgespec"}
         options = {**usual, **options}
         key = tuple(sorted((name, str(value)) for name, value in options.items()))
         if key not in engines:

@@ -42,18 +42,25 @@ class _Unmoved(AdaptivePolicy):
         pass
 
 
+@pytest.fixture(scope="module")
+def expected(plain: Any, open_engine: Any, prompts: tuple[str, ...]) -> dict[str, list[int]]:
+    """Greedy text of some prompts, from llama.cpp's loop."""
+    tokenize = open_engine().tokenize
+    chosen = (*prompts[:4], prompts[10])
+    return {prompt: plain.greedy(tokenize(prompt).tolist(), 64) for prompt in chosen}
+
+
 @pytest.mark.parametrize("draft", ["ngram", "damaged"])
 def test_greedy_tokens_equal_plain_decoding(
-    draft: str, drafts: dict[str, str], open_engine: Any, plain: Any, prompts: tuple[str, ...]
+    draft: str, drafts: dict[str, str], open_engine: Any, expected: dict[str, list[int]]
 ) -> None:
     engine = open_engine(draft=drafts[draft], k=None)
     lengths: set[int] = set()
-    for prompt in (*prompts[:4], prompts[10]):
-        expected = plain.greedy(engine.tokenize(prompt).tolist(), 64)
-        assert emitted(engine, prompt, GREEDY, 64) == expected  # as measured here
+    for prompt, tokens in expected.items():
+        assert emitted(engine, prompt, GREEDY, 64) == tokens  # as measured here
         with cheap_batches(engine):
             stream = engine.generate(prompt, GREEDY, GenerationLimits(max_tokens=64))
-            assert list(stream.result.tokens) == expected
+            assert list(stream.result.tokens) == tokens
         lengths |= set(stream.statistics.k_histogram)
     assert len(lengths) >= 4, "blocks of several lengths"
 

@@ -141,6 +141,7 @@ def test_coupled_text_equals_plain_decoding(
     assert emitted(engine, prompts[1], unfiltered(3), 24, accept="coupled") == expected
 
 
+@pytest.mark.slow
 def test_beside_prompt_lookup_and_across_shifts(
     few: Path, open_engine: Any, prompts: tuple[str, ...], texts: Any
 ) -> None:

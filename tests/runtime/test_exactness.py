@@ -28,11 +28,23 @@ def expected(plain: Any, prompts: tuple[str, ...], open_engine: Any) -> dict[str
     return {prompt: plain.greedy(tokenize(prompt).tolist(), 96) for prompt in prompts}
 
 
-@pytest.mark.parametrize("draft", ["none", "ngram", "itself", "damaged"])
+@pytest.mark.parametrize(
+    ("draft", "threads"),
+    [
+        pytest.param("none", 2, marks=pytest.mark.slow),
+        ("ngram", 1),
+        pytest.param("itself", 2, marks=pytest.mark.slow),
+        ("damaged", 1),
+    ],
+)
 def test_greedy_tokens_equal_plain_decoding(
-    draft: str, drafts: dict[str, str], open_engine: Any, expected: dict[str, list[int]]
+    draft: str,
+    threads: int,
+    drafts: dict[str, str],
+    open_engine: Any,
+    expected: dict[str, list[int]],
 ) -> None:
-    engine = open_engine(draft=drafts[draft])
+    engine = open_engine(draft=drafts[draft], threads=threads)
     accepted = proposed = 0
     for prompt, tokens in expected.items():
         stream = engine.generate(prompt, GREEDY, GenerationLimits(max_tokens=96))
@@ -112,7 +124,14 @@ def test_coupled_text_is_gumbel_max_on_plain_logits(
     assert got == tokens[start:]
 
 
-@pytest.mark.parametrize("draft", ["ngram", "damaged", "itself"])
+@pytest.mark.parametrize(
+    "draft",
+    [
+        pytest.param("ngram", marks=pytest.mark.slow),
+        "damaged",
+        pytest.param("itself", marks=pytest.mark.slow),
+    ],
+)
 def test_rejection_sampling_has_the_targets_joint_distribution(
     draft: str, drafts: dict[str, str], open_engine: Any, plain: Any
 ) -> None:

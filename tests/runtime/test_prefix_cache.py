@@ -101,7 +101,7 @@ def test_nothing_is_written_of_a_text_that_is_not_known(engine: Any, tmp_path: P
 def test_a_cache_of_another_setting_is_not_taken(
     open_engine: Any, texts: list[np.ndarray], tmp_path: Path
 ) -> None:
-    one, other = open_engine(), open_engine(threads=1)
+    one, other = open_engine(), open_engine(threads=2)
     stream = one.generate(texts[0], GREEDY, LIMITS)
     stream.result  # noqa: B018
     assert one.save_cache(tmp_path / "one.cache", stream.sequence)

@@ -119,7 +119,9 @@ def cases(toy):
     return result
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))]
+)
 def test_emitted_texts_are_distributed_as_p(toy, part):
     every = list(enumerate(cases(toy).items()))
     found = {

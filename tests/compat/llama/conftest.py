@@ -14,8 +14,8 @@ import edgespec
 SETTINGS: dict[str, Any] = {
     "n_ctx": 256,
     "n_batch": 256,
-    "n_threads": 2,
-    "n_threads_batch": 2,
+    "n_threads": 1,
+    "n_threads_batch": 1,
     "n_gpu_layers": 0,
     "seed": 7,
     "flash_attn": False,
