@@ -27,6 +27,7 @@ from edgespec.errors import ContextFullError
 from edgespec.gguf.header import GGUFHeader
 from edgespec.runtime.drafting import draft_with
 from edgespec.runtime.plan import pair
+from edgespec.tuning.kernels import fast_options
 from edgespec.tuning.measure import measure_cost
 
 __all__ = ["Trained", "finish"]
@@ -244,10 +245,10 @@ def measure_costs(target: Path, drafts: Sequence[Path], threads: int) -> Costs:
     """Open the target and all drafts, and time their steps."""
     options = ContextOptions(length=_LENGTH, threads=threads, outputs=max(_SIZES))
     steps = []
-    with Model(target) as model, Context(model, options) as context:
+    with Model(target, fast_options(target, threads)) as model, Context(model, options) as context:
         verify = measure_cost(context, _DEPTH, _SIZES)
         for path in drafts:
-            draft = Model(path)
+            draft = Model(path, fast_options(path, threads))
             found = pair(model.header, draft.header)
             drafter = draft_with(
                 draft, context, found, ContextOptions(length=_LENGTH, threads=threads), 1

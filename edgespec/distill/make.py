@@ -45,6 +45,7 @@ from edgespec.registry.cache import sha256_of
 from edgespec.runtime.memory import available_memory, estimate
 from edgespec.runtime.plan import pair
 from edgespec.templates import ChatTemplate
+from edgespec.tuning.kernels import fast_options
 
 __all__ = ["Report", "Request", "make_draft"]
 
@@ -141,7 +142,8 @@ class _Run:
         self._require_memory()
         self._report.now("opening the target")
         with ExitStack() as stack:
-            model = stack.enter_context(Model(request.target))
+            opened = fast_options(request.target, request.threads)
+            model = stack.enter_context(Model(request.target, opened))
             template = None
             if self._header.chat_template:
                 template = ChatTemplate.from_model(self._header, model.vocabulary)

@@ -98,12 +98,14 @@ def measured_curve(model: str | None, download: Progress = silent) -> Curve:
     from edgespec.backend import Context, ContextOptions, Model
     from edgespec.registry.resolve import resolve
     from edgespec.runtime.options import default_threads
+    from edgespec.tuning.kernels import fast_options
     from edgespec.tuning.measure import measure_cost
 
     found = resolve(model, progress=download)
     threads = default_threads()
     options = ContextOptions(length=2 * _DEPTH, threads=threads, outputs=max(_SIZES))
-    with Model(found.path) as loaded, Context(loaded, options) as context:
+    opened = Model(found.path, fast_options(found.path, threads))
+    with opened as loaded, Context(loaded, options) as context:
         seconds = measure_cost(context, _DEPTH, _SIZES)
     curve = read_curve(",".join(f"{n}:{cost:.7f}" for n, cost in seconds.items()))
     label = f"{found.name} on this machine, {threads} threads, {_DEPTH} tokens of context"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -14,8 +13,7 @@ import numpy as np
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions
 from edgespec.errors import BackendError
-from edgespec.gguf.header import read_header
-from edgespec.tuning.kernels import faster_formats
+from edgespec.tuning.kernels import fast_options
 from edgespec.tuning.measure import compare, measuring_text, stand_at
 from edgespec.tuning.search import BATCH, Trial, Visit
 from edgespec.tuning.setting import Setting
@@ -54,10 +52,9 @@ class Bench:
         way = setting.kernels, setting.repack
         if way not in self._models:
             self._note(f"loading weights{_words(setting)}")
-            options = ModelOptions(repack=setting.repack, threads=setting.threads)
+            options = ModelOptions(repack=setting.repack)
             if setting.kernels == "edgespec":
-                formats = faster_formats(read_header(self._path), setting.threads)
-                options = replace(options, formats=formats)
+                options = fast_options(self._path, setting.threads)
             self._models[way] = self._stack.enter_context(Model(self._path, options))
         return self._models[way]
 

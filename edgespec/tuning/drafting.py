@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgespec.backend import Context, ContextOptions, HeadContext, Model
+from edgespec.tuning.kernels import fast_options
 from edgespec.tuning.measure import measuring_text, stand_at
 
 __all__ = [
@@ -127,7 +128,7 @@ def measure_drafting(
     """
     note("loading the draft")
     trials = [DraftTrial(count) for count in counts]
-    with Model(file) as draft:
+    with Model(file, fast_options(file, counts[0])) as draft:
         rivals = trials
         for finished in range(_ROUNDS):
             if finished and late():

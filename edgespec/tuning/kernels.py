@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
-from edgespec.backend import formats_of, kernel_status, time_formats
-from edgespec.gguf.header import GGUFHeader
+from edgespec.backend import ModelOptions, formats_of, kernel_status, time_formats
+from edgespec.gguf.header import GGUFHeader, read_header
 from edgespec.tuning.store import build_facts, load_measurement, store_measurement
 
-__all__ = ["faster_formats", "memory_bandwidth", "usual_kernels"]
+__all__ = ["fast_options", "faster_formats", "memory_bandwidth", "usual_kernels"]
 
 _READ = 256 << 20
 """Bytes: more than any cache."""
@@ -32,6 +33,11 @@ def faster_formats(header: GGUFHeader, threads: int) -> frozenset[str]:
     if kernel_status().instruction_set is None:
         return frozenset()
     return frozenset(name for name in formats_of(header) if _faster(name, threads))
+
+
+def fast_options(file: Path, threads: int) -> ModelOptions:
+    """How to open a file so that the kernels that are faster here multiply its weights."""
+    return ModelOptions(faster_formats(read_header(file), threads), threads)
 
 
 def usual_kernels(header: GGUFHeader, threads: int) -> str:
