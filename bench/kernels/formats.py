@@ -39,7 +39,7 @@ def _main() -> None:
     kernel_status()
     figures: dict[str, Any] = {}
     for format in FORMATS.values():
-        times = time_formats([format.name], threads=int(sys.argv[1]), columns=COLUMNS)
+        times = time_formats([format.name], threads=int(sys.argv[1]), columns=COLUMNS, seconds=1.0)
         if format.name in times:
             size = WIDTH * HEIGHT // format.weights * format.block
             found = times[format.name]

@@ -150,9 +150,13 @@ def place_weights(header: GGUFHeader, formats: frozenset[str], threads: int) -> 
 
 
 def time_formats(
-    formats: Iterable[str], *, threads: int, columns: Sequence[int]
+    formats: Iterable[str], *, threads: int, columns: Sequence[int], seconds: float
 ) -> dict[str, FormatTimes]:
-    """Measure our kernels beside llama.cpp's; formats that cannot be used here are left out."""
+    """Measure our kernels beside llama.cpp's; formats that cannot be used here are left out.
+
+    Args:
+        seconds: for each format, about.
+    """
     from edgespec.kernels.formats import FORMATS
     from edgespec.kernels.timing import time_format
 
@@ -164,7 +168,12 @@ def time_formats(
             if _opened.device is not None and format.name in wanted and _passes(kind):
                 library = lib.llama_cpp._lib
                 times[format.name] = time_format(
-                    _opened.device, library, format, threads=threads, columns=columns
+                    _opened.device,
+                    library,
+                    format,
+                    threads=threads,
+                    columns=columns,
+                    seconds=seconds,
                 )
     return times
 

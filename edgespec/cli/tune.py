@@ -108,7 +108,7 @@ def _tune(
     mix = make_mix(profile.usage, Achieved.from_json(known.get("achieved")))
     counts = thread_counts(default_threads(), allowed_processors())
     threads = default_threads()
-    kernels = usual_kernels(plan.header, threads)
+    kernels = usual_kernels(plan.header)
     work = Work(plan.target.path, draft, mix, threads, kernels, seconds)
     with _progress(plan.target.name, seconds) as note:
         tuning = measure(work, counts, note)
@@ -183,7 +183,7 @@ def _setting_name(options: EngineOptions, target: Path) -> str:
     flash = bool(options.flash_attention)
     kernels = options.kernels
     if kernels == "auto":
-        kernels = usual_kernels(read_header(target), threads)
+        kernels = usual_kernels(read_header(target))
     return Setting(threads, flash, repack, options.kv_type, kernels).name
 
 

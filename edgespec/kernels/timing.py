@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,9 +38,12 @@ def time_format(
     columns: Sequence[int],
     width: int = 2048,
     height: int = 2048,
-    rounds: int = 3,
+    seconds: float,
 ) -> FormatTimes:
     """Multiply random weights, the rivals taking turns; the best of all rounds counts.
+
+    Args:
+        seconds: after which no round is begun but the first two.
 
     Weights are far larger than one core's caches but not than the last level's: enough to tell
     which kernels are faster, in a fraction of a second.
@@ -56,10 +60,12 @@ def time_format(
             for backend, place in places
         ]
         best: list[dict[int, float]] = [{} for _ in rivals]
-        for _ in range(rounds):
+        started, finished = perf_counter(), 0
+        while finished < 2 or perf_counter() - started < seconds:
+            finished += 1
             for rival, times in zip(rivals, best, strict=True):
                 for count in columns:
-                    _, seconds = rival.multiply(x[:count], 3)
-                    times[count] = min(times.get(count, 1e9), *seconds)
+                    _, taken = rival.multiply(x[:count], 2)
+                    times[count] = min(times.get(count, 1e9), *taken)
     theirs = {count: min(times[count] for times in best[1:]) for count in columns}
     return FormatTimes(best[0], theirs)

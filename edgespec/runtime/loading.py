@@ -183,14 +183,12 @@ def load_model(
             progress(f"loading {found.name}", fraction)
 
     threads = options.thread_count
-    formats = _formats(found.path, options, threads, progress)
+    formats = _formats(found.path, options, progress)
     opened = ModelOptions(formats, threads, repack=options.repack is not False)
     return Model(found.path, opened, progress=report)
 
 
-def _formats(
-    path: Path, options: EngineOptions, threads: int, progress: LoadProgress | None
-) -> frozenset[str]:
+def _formats(path: Path, options: EngineOptions, progress: LoadProgress | None) -> frozenset[str]:
     """Types of tensors that our kernels are to multiply.
 
     Raises:
@@ -202,7 +200,7 @@ def _formats(
     if options.kernels == "auto":
         if progress is not None:
             progress("comparing kernels", 0.0)
-        return faster_formats(header, threads)
+        return faster_formats(header)
     status = kernel_status()
     if status.instruction_set is None:
         raise BackendError(f"edgespec's kernels cannot be used: {status.reason}")

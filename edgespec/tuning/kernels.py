@@ -1,7 +1,8 @@
 """Whose kernels multiply which weights: ours where they were measured to be faster.
 
 Each type of tensor is timed once on a machine, with one column (a token), a few (a block to
-verify) and many (a prompt); `edgespec tune` compares whole models besides.
+verify) and many (a prompt), on one thread: several would wait for each other on a busy machine.
+`edgespec tune` compares whole models besides.
 """
 
 from __future__ import annotations
@@ -24,25 +25,28 @@ _READ = 256 << 20
 """Bytes: more than any cache."""
 
 _TOKEN, _BLOCK, _PROMPT = 1, 4, 32
+_SECONDS = 0.2
+"""For a format, in any case one look at each of the rivals."""
+
 _PROMPT_SHARE = 1 / 8
 """Of an answer's evaluations a prompt's are few, but long."""
 
 
-def faster_formats(header: GGUFHeader, threads: int) -> frozenset[str]:
+def faster_formats(header: GGUFHeader) -> frozenset[str]:
     """Types of the file's tensors that our kernels multiply faster here; measured if unknown."""
     if kernel_status().instruction_set is None:
         return frozenset()
-    return frozenset(name for name in formats_of(header) if _faster(name, threads))
+    return frozenset(name for name in formats_of(header) if _faster(name))
 
 
 def fast_options(file: Path, threads: int) -> ModelOptions:
     """How to open a file so that the kernels that are faster here multiply its weights."""
-    return ModelOptions(faster_formats(read_header(file), threads), threads)
+    return ModelOptions(faster_formats(read_header(file)), threads)
 
 
-def usual_kernels(header: GGUFHeader, threads: int) -> str:
+def usual_kernels(header: GGUFHeader) -> str:
     """Whose kernels multiply most of a file's weights where the user left it open."""
-    return "edgespec" if faster_formats(header, threads) else "llama.cpp"
+    return "edgespec" if faster_formats(header) else "llama.cpp"
 
 
 def memory_bandwidth(threads: int) -> int:
@@ -57,13 +61,14 @@ def memory_bandwidth(threads: int) -> int:
     return int(sum(part.nbytes for part in parts) / min(seconds))
 
 
-def _faster(name: str, threads: int) -> bool:
-    key = _key(name, threads)
+def _faster(name: str) -> bool:
+    key = _key(name)
     stored = load_measurement(key)
     if stored is not None and isinstance(stored.get("ours_s"), float):
         theirs = stored.get("theirs_s")
         return isinstance(theirs, float) and stored["ours_s"] < theirs
-    times = time_formats([name], threads=threads, columns=(_TOKEN, _BLOCK, _PROMPT)).get(name)
+    columns = (_TOKEN, _BLOCK, _PROMPT)
+    times = time_formats([name], threads=1, columns=columns, seconds=_SECONDS).get(name)
     if times is None:
         return False
     ours, theirs = _score(times.ours), _score(times.theirs)
@@ -75,6 +80,6 @@ def _score(seconds: dict[int, float]) -> float:
     return seconds[_TOKEN] + seconds[_BLOCK] + _PROMPT_SHARE * seconds[_PROMPT]
 
 
-def _key(name: str, threads: int) -> str:
-    facts = [*build_facts(), kernel_status().instruction_set, name, threads]
+def _key(name: str) -> str:
+    facts = [*build_facts(), kernel_status().instruction_set, name]
     return "kernels-" + hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]

@@ -158,7 +158,7 @@ def test_ctrl_c_leaves_nothing_behind(default_model: Path, tmp_path: Path) -> No
 def test_a_busy_machine_changes_nothing(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.getloadavg", lambda: (1000.0, 1000.0, 1000.0))
     facts = json.loads(command("--seconds", "5", "--json").stdout)
-    kernels = usual_kernels(read_header(command.model), default_threads())
+    kernels = usual_kernels(read_header(command.model))
     usual = {"threads": default_threads(), "flash_attention": False, "repack": True}
     assert facts["best"] == {**usual, "kernels": kernels}
     assert any("busy" in note for note in facts["notes"])
