@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import Any
 
@@ -18,6 +19,7 @@ from edgespec.sampling.kernel import cache_folder
 __all__ = ["CALLBACKS", "QUANTIZE", "Kernels", "compile_object", "emit_object"]
 
 QUANTIZE, CALLBACKS = "quantize", "callbacks"
+_DIGEST = 32
 
 
 class Kernels:
@@ -68,12 +70,15 @@ def _stored_object(isa: InstructionSet, what: Format | str, name: str) -> bytes:
     processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
     key = f"{isa.name} {processor} {llvm.llvm_version_info}".encode()
     path = folder / f"{hashlib.sha256(key).hexdigest()[:16]}-{name}.o"
-    try:
-        return path.read_bytes()
-    except OSError:
-        data = compile_object(isa, what, native=True)
-        replace_file(path, data)
-        return data
+    with contextlib.suppress(OSError):
+        stored = path.read_bytes()
+        digest, data = stored[:_DIGEST], stored[_DIGEST:]
+        if hashlib.sha256(data).digest() == digest:  # what is damaged would crash
+            return data
+    data = compile_object(isa, what, native=True)
+    with contextlib.suppress(OSError):  # a full disk costs only compiling again
+        replace_file(path, hashlib.sha256(data).digest() + data)
+    return data
 
 
 def compile_object(isa: InstructionSet, what: Format | str, *, native: bool = False) -> bytes:
@@ -119,6 +124,7 @@ def _target_machine(isa: InstructionSet, native: bool) -> llvm.TargetMachine:
     else:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
-        target = llvm.Target.from_triple(f"{isa.triple}-unknown-linux-gnu")
+        machine = isa.triple or llvm.get_process_triple().partition("-")[0]
+        target = llvm.Target.from_triple(f"{machine}-unknown-linux-gnu")
         name, features = "", ",".join(f"+{feature}" for feature in isa.needs)
     return target.create_target_machine(cpu=name, features=features, opt=3)
