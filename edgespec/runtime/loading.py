@@ -183,12 +183,12 @@ def load_model(
             progress(f"loading {found.name}", fraction)
 
     threads = options.thread_count
-    formats = _formats(found.path, options, progress)
+    formats = _formats(found.path, options)
     opened = ModelOptions(formats, threads, repack=options.repack is not False)
     return Model(found.path, opened, progress=report)
 
 
-def _formats(path: Path, options: EngineOptions, progress: LoadProgress | None) -> frozenset[str]:
+def _formats(path: Path, options: EngineOptions) -> frozenset[str]:
     """Types of tensors that our kernels are to multiply.
 
     Raises:
@@ -198,8 +198,6 @@ def _formats(path: Path, options: EngineOptions, progress: LoadProgress | None) 
         return frozenset()
     header = read_header(path)
     if options.kernels == "auto":
-        if progress is not None:
-            progress("comparing kernels", 0.0)
         return faster_formats(header)
     status = kernel_status()
     if status.instruction_set is None:

@@ -60,7 +60,7 @@ def _trial_rows(tuning: Tuning, mix: Mix) -> Iterator[Sequence[str]]:
         yield (
             str(setting.threads),
             _on(setting.flash_attention),
-            kernel_words(setting),
+            _kernels(setting),
             setting.kv_type,
             f"{visit.token_s * 1e3:.1f}",
             f"{visit.batch_s * 1e3:.1f}",
@@ -120,14 +120,21 @@ def _verdict(tuning: Tuning, mix: Mix, before: Setting | None, default: str) -> 
 def best_words(best: Setting) -> str:
     """A setting for people."""
     threads = f"{best.threads} thread{'s' if best.threads > 1 else ''}"
-    return f"{threads}, flash attention {_on(best.flash_attention)}, {kernel_words(best)} kernels"
+    return f"{threads}, flash attention {_on(best.flash_attention)}, {_LONG[_kernels(best)]}"
 
 
-def kernel_words(setting: Setting) -> str:
-    """Whose kernels, in a word or two."""
+_LONG = {
+    "own": "edgespec's kernels",
+    "repack": "repacked weights",
+    "llama": "weights as the file has them",
+}
+
+
+def _kernels(setting: Setting) -> str:
+    """Whose kernels, in one short word."""
     if setting.kernels == "edgespec":
-        return "edgespec's"
-    return "repacked" if setting.repack else "llama.cpp's"
+        return "own"
+    return "repack" if setting.repack else "llama"
 
 
 def explanation_lines(found: Explanation, drafter: str) -> Iterator[str]:
