@@ -38,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Compile once, before a command would say on standard error that it does; fetch the model."""
     from edgespec.registry.resolve import resolve
     from edgespec.runtime.loading import warm_up
+    from edgespec.tuning.kernels import fast_options
 
     if hasattr(config, "workerinput"):
         return  # a second process finds it done
@@ -46,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_DATA_HOME"] = data.name  # what tests say is no conversation of the user's
     warm_up()
     with contextlib.suppress(RegistryError):
-        resolve(None)
+        fast_options(resolve(None).path, 1)  # one verdict for both processes
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
