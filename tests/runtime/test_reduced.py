@@ -10,9 +10,17 @@ import numpy as np
 import pytest
 
 from edgespec import Engine, EngineOptions
-from edgespec.backend import Context, ContextOptions, Model, capabilities
+from edgespec.backend import (
+    Context,
+    ContextOptions,
+    Model,
+    ModelOptions,
+    capabilities,
+    formats_of,
+)
 from edgespec.drafters import ComposedDrafter, ReducedDrafter
 from edgespec.errors import ModelFileError, PairingError
+from edgespec.gguf.header import read_header
 from tests.runtime.exact import GREEDY, emitted, run, unfiltered
 
 TEXTS = (0, 1, 9, 14)
@@ -64,7 +72,8 @@ def test_logits_are_the_targets_own_where_it_has_the_tokens(
 ) -> None:
     tokens = open_engine().tokenize(prompts[0])
     options = ContextOptions(length=256, threads=2)
-    with Model(default_model) as model, Context(model, options) as context:
+    opened = Model(default_model, ModelOptions(formats_of(read_header(default_model)), 2))
+    with opened as model, Context(model, options) as context:
         expected = context.evaluate(tokens, 1)[0].copy()
     engine = open_engine(draft=whole, k=4)
     assert isinstance(engine.drafter, ReducedDrafter)
@@ -98,9 +107,9 @@ def test_coupled_text_equals_plain_decoding(
     holed: Path, open_engine: Any, prompts: tuple[str, ...]
 ) -> None:
     sampling = unfiltered(3, repeat_penalty=1.2, logit_bias={28: 1.0, 49000: -2.0})
-    expected = emitted(open_engine(), prompts[1], sampling, 24, accept="coupled")
+    expected = emitted(open_engine(), prompts[1], sampling, 96, accept="coupled")
     engine = open_engine(draft=holed, k=4)
-    stream = run(engine, prompts[1], sampling, 24, accept="coupled")
+    stream = run(engine, prompts[1], sampling, 96, accept="coupled")
     assert list(stream.result.tokens) == expected
     assert stream.statistics.accepted > 0
 
