@@ -96,7 +96,7 @@ def test_pasted_and_wide_text(start: Start) -> None:
 
 def test_typing_completes_commands_and_files(start: Start, tmp_path: Path) -> None:
     (tmp_path / "notes and more.txt").write_text("The sea is blue.")
-    terminal = start("--max-tokens", "4")
+    terminal = start("--max-tokens", "4", "--draft", "ngram")
     terminal.wait(READY)
     terminal.keys("/fi", "Tab")
     terminal.wait("^> /file")
