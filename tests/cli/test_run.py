@@ -61,6 +61,7 @@ def test_streamed_text_equals_json_text_for_every_drafter(edgespec: Any) -> None
         assert json.loads(done.stdout)["text"].rstrip("\n") == plain.rstrip("\n")
 
 
+@pytest.mark.slow
 def test_prompt_from_file_and_standard_input(edgespec: Any, tmp_path: Path) -> None:
     file = tmp_path / "prompt.txt"
     file.write_text(PROMPT, encoding="utf-8")
@@ -175,6 +176,7 @@ def hostile_files(folder: Path, model: Path) -> dict[str, Path]:
     return files
 
 
+@pytest.mark.slow
 def test_files_that_are_no_models(edgespec: Any, default_model: Path, tmp_path: Path) -> None:
     for name, path in hostile_files(tmp_path, default_model).items():
         line = only_line(edgespec("run", str(path), "-p", "x"), 2)

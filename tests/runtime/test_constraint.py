@@ -136,6 +136,7 @@ def test_coupled_constrained_text_does_not_depend_on_the_draft(
     assert len(texts) == 1
 
 
+@pytest.mark.slow
 def test_the_distribution_is_the_masked_targets(
     drafts: dict[str, str], open_engine: Any, plain: Any
 ) -> None:

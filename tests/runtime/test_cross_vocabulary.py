@@ -88,6 +88,7 @@ def test_nothing_is_proposed_inside_a_character(foreign: dict[str, str], open_en
         engine.decoder.keep(length)
 
 
+@pytest.mark.slow
 def test_conversations_shifts_and_ends_inside_a_block(
     foreign: dict[str, str], open_engine: Any, prompts: tuple[str, ...]
 ) -> None:
