@@ -314,19 +314,15 @@ _NEEDED = (
 )  # fmt: skip
 
 
-class _InitParameters(ctypes.Structure):
-    _fields_ = (("size", _S), ("buffer", _P), ("no_alloc", ctypes.c_bool))
-
-
 def _tensor_layout(library: Any) -> list[object]:
     """What lies at the offsets that `ggml` names, in a tensor made for that."""
-    library.ggml_init.restype, library.ggml_init.argtypes = _P, (_InitParameters,)
+    library.ggml_init.restype, library.ggml_init.argtypes = _P, (ggml.InitParameters,)
     library.ggml_free.argtypes = (_P,)
     make = library.ggml_new_tensor_3d
     make.restype, make.argtypes = _P, (_P, ctypes.c_int, *[ctypes.c_int64] * 3)
     library.ggml_mul_mat.restype, library.ggml_mul_mat.argtypes = _P, (_P, _P, _P)
     library.ggml_set_name.restype, library.ggml_set_name.argtypes = _P, (_P, ctypes.c_char_p)
-    context = library.ggml_init(_InitParameters(1 << 14, None, True))
+    context = library.ggml_init(ggml.InitParameters(1 << 14, None, True))
     weights = make(context, ggml.I32, 96, 7, 1)
     x = make(context, ggml.F32, 96, 5, 3)
     product = library.ggml_mul_mat(context, make(context, ggml.F32, 96, 7, 1), x)

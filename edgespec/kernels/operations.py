@@ -46,16 +46,12 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-class _InitParameters(ctypes.Structure):
-    _fields_ = (("size", _S), ("buffer", _P), ("no_alloc", ctypes.c_bool))
-
-
 def declare(library: Any) -> None:
     """Tell ctypes what the functions used here take and return."""
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    library.ggml_init.restype, library.ggml_init.argtypes = _P, (_InitParameters,)
+    library.ggml_init.restype, library.ggml_init.argtypes = _P, (ggml.InitParameters,)
 
 
 def cpu_device(library: Any) -> int:
@@ -86,7 +82,7 @@ def repacking_buffers(library: Any, kind: int, width: int, height: int) -> list[
 
 def _takes(library: Any, device: int, buffer_type: int, kind: int, width: int, height: int) -> bool:
     """Ask as llama.cpp asks: with a tensor in an empty buffer of the type."""
-    context = library.ggml_init(_InitParameters(1 << 14, None, True))
+    context = library.ggml_init(ggml.InitParameters(1 << 14, None, True))
     weights = library.ggml_new_tensor_3d(context, kind, width, height, 1)
     x = library.ggml_new_tensor_3d(context, ggml.F32, width, 512, 1)
     node = library.ggml_mul_mat(context, weights, x)
@@ -218,7 +214,7 @@ class Operation:
 
     def _context(self) -> int:
         size = 16 * self._library.ggml_tensor_overhead() + self._library.ggml_graph_overhead()
-        context = int(self._library.ggml_init(_InitParameters(size, None, True)))
+        context = int(self._library.ggml_init(ggml.InitParameters(size, None, True)))
         self._undo.callback(self._library.ggml_free, context)
         return context
 

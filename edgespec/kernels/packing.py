@@ -6,6 +6,7 @@ The compiled twin of `formats.pack` and `unpack`, for memory that Python does no
 from __future__ import annotations
 
 from edgespec.kernels import tables
+from edgespec.kernels.formats import ALIGNMENT
 from edgespec.kernels.native import (
     load8,
     load16,
@@ -19,8 +20,6 @@ from edgespec.kernels.native import (
 
 __all__ = ["group_bytes", "pack_row", "packed_bytes", "row_bytes", "unpack_row"]
 
-_ALIGNMENT = 64
-
 
 @native
 def row_bytes(row: int, width: int) -> int:
@@ -31,7 +30,7 @@ def row_bytes(row: int, width: int) -> int:
 @native
 def group_bytes(row: int, width: int, rows: int) -> int:
     """Bytes of a packed group of rows."""
-    return (rows * row_bytes(row, width) + _ALIGNMENT - 1) & -_ALIGNMENT
+    return (rows * row_bytes(row, width) + ALIGNMENT - 1) & -ALIGNMENT
 
 
 @native
