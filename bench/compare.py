@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.command import Parser
-from edgespec.benchmark.summary import median_interval
+from edgespec.benchmark.results import median_interval
 
 Key = tuple[str, float, int]
 LEAST_PAIRS = 3

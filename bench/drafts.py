@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.command import Parser
-from edgespec.benchmark.summary import median_interval
+from edgespec.benchmark.results import median_interval
 
 if TYPE_CHECKING:
     from edgespec import Engine

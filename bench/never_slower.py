@@ -30,7 +30,7 @@ import numpy as np
 from bench.cache import private_cache
 from bench.command import Parser
 from edgespec.benchmark.machine import machine_facts
-from edgespec.benchmark.summary import median_interval
+from edgespec.benchmark.results import median_interval
 from edgespec.benchmark.tasks import WORKLOADS
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from bench.command import Parser
-from edgespec.benchmark.summary import median_interval
+from edgespec.benchmark.results import median_interval
 
 PROMPT = (
     "<|im_start|>user\nExplain to a curious child, step by step and with an example from the "

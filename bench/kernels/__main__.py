@@ -24,7 +24,7 @@ from bench.kernels.formats import measure_formats
 from bench.kernels.models import SIZES, ModelFigures, measure_divergence, measure_model
 from bench.kernels.texts import write_float32
 from edgespec.backend import kernel_status
-from edgespec.benchmark.summary import median_interval
+from edgespec.benchmark.results import median_interval
 from edgespec.errors import EdgespecError
 from edgespec.runtime.options import default_threads
 

@@ -14,7 +14,7 @@ import numpy as np
 from bench.kernels.texts import token_ids
 from edgespec._types import Float32Array, Float64Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions, formats_of
-from edgespec.benchmark.summary import median_interval
+from edgespec.benchmark.results import median_interval
 from edgespec.gguf.header import read_header
 
 __all__ = ["SIZES", "ModelFigures", "Side", "measure_divergence", "measure_model"]

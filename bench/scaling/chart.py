@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgespec.benchmark.summary import median_interval
+from edgespec.benchmark.results import median_interval
 
 __all__ = ["LINE", "Chart", "Fit", "Series", "Setup", "fit_powers", "show", "sizes_up_to"]
 

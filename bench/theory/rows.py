@@ -12,7 +12,7 @@ from bench.theory.answers import Answer
 from bench.theory.costs import Known
 from bench.theory.factors import FACTORS, decompose
 from bench.theory.predictions import acceptance, predict
-from edgespec.benchmark.summary import median_interval
+from edgespec.benchmark.results import median_interval
 
 __all__ = ["LEAST", "SPREADS", "make_row", "mark_outliers", "rank_correlation", "summarize"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgespec.benchmark.summary import alpha_by_position, by_depth, summarize
+from edgespec.benchmark.results import alpha_by_position, by_depth, summarize
 from edgespec.pictures import BLUE, GREEN, ORANGE, PURPLE, write_panels
 
 if TYPE_CHECKING:

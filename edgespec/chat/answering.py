@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from edgespec.chat.meter import Meter
 from edgespec.chat.reasoning import OPENING
 from edgespec.chat.screen import Screen
-from edgespec.chat.status import status_line
+from edgespec.chat.status import Meter, status_line
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.reading import consume
 from edgespec.runtime.session import Turn

@@ -9,11 +9,10 @@ from typing import Any
 from edgespec.chat.answering import show_answer
 from edgespec.chat.attachments import Attachments
 from edgespec.chat.engines import Engines
-from edgespec.chat.meter import Figures, Meter
 from edgespec.chat.reader import Reader
 from edgespec.chat.screen import Screen
 from edgespec.chat.settings import Settings, settings_as_json
-from edgespec.chat.status import Forecast, notices, status_line, summary_line
+from edgespec.chat.status import Figures, Forecast, Meter, notices, status_line, summary_line
 from edgespec.chat.store.archive import Archive
 from edgespec.chat.store.caches import CacheShelf
 from edgespec.chat.store.events import Conversation, Entry

@@ -149,7 +149,7 @@ def _settings(engine: Engine, options: EngineOptions, work: Any) -> dict[str, An
 
 
 def _report(results: Any, memory: int) -> dict[str, Any]:
-    from edgespec.benchmark.summary import alpha_by_position, by_depth, summarize
+    from edgespec.benchmark.results import alpha_by_position, by_depth, summarize
 
     measured = results.measured
     return {

@@ -26,7 +26,7 @@ _REBUILD = (
 def doctor(as_json: bool) -> None:
     """Show what was built, what memory there is, and what to change."""
     from edgespec.tuning.profile import tuned_models
-    from edgespec.tuning.store import stored_choices
+    from edgespec.tuning.setting import stored_choices
 
     facts = _facts()
     choices, tuned = stored_choices(), tuned_models()

@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from edgespec._types import Float64Array
-from edgespec.control.achieved import Achieved
 from edgespec.control.budget import DraftBudget, fixed_budget
 from edgespec.control.costs import CostTable, fill_cycle_costs, observe_cost, predicted_cost
+from edgespec.control.speedup import Achieved
 
 __all__ = ["AdaptivePolicy", "CycleTiming", "FixedPolicy", "Policy"]
 

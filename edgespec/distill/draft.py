@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from edgespec._types import AnyArray, Float32Array
-from edgespec.distill.batches import Batch
+from edgespec.distill.corpus import Batch
 from edgespec.distill.target import DraftVocabulary, TargetWeights
 from edgespec.gguf.header import GGUFHeader
 

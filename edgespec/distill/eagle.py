@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgespec._types import AnyArray, Float32Array, Int64Array
-from edgespec.distill.batches import Batch
+from edgespec.distill.corpus import Batch
 from edgespec.distill.draft import POSITIONS, Draft, Judgement, Losses, Teacher, scattered, shifted
 from edgespec.distill.layers import FeedForward, Norm, RowAttention, block_tensors, same_text
 from edgespec.distill.target import TargetWeights

@@ -13,8 +13,7 @@ import torch
 
 from edgespec._types import AnyArray, Float32Array
 from edgespec.backend import Model, ParallelContext
-from edgespec.distill.batches import Batch, Batches
-from edgespec.distill.corpus import Conversation, Corpus, CorpusFacts
+from edgespec.distill.corpus import Batch, Batches, Conversation, Corpus, CorpusFacts
 from edgespec.distill.draft import Draft, Teacher
 from edgespec.distill.eagle import Eagle
 from edgespec.distill.export import read_draft

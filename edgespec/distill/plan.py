@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgespec.distill.batches import Batch
+from edgespec.distill.corpus import Batch
 from edgespec.distill.draft import Draft, precision
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files import replace_file

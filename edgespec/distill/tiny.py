@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgespec._types import AnyArray, Float32Array
-from edgespec.distill.batches import Batch
+from edgespec.distill.corpus import Batch
 from edgespec.distill.draft import (
     POSITIONS,
     Draft,

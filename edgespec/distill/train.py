@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from edgespec.backend.interrupts import held_interrupts
-from edgespec.distill.batches import Batch, Batches
+from edgespec.distill.corpus import Batch, Batches
 from edgespec.distill.draft import POSITIONS, Draft, by_position, precision
 from edgespec.files import replacing
 

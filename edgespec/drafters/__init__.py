@@ -1,8 +1,9 @@
 """Drafters: whatever proposes tokens cheaply, behind one small protocol.
 
-Read `protocol` first. `prompt_lookup` copies (its index is `automaton`); `model`, `eagle` and
-`cross_vocabulary` draft with a model, `stepping` being what they share and `vocabulary_bridge`
-what lies between two tokenizers; `composed` joins prompt lookup with one of them.
+Read `protocol` first. `prompt_lookup` copies (its index is `automaton`); `model` (EAGLE-3 heads
+too) and `cross_vocabulary` draft with a model, `stepping` being what they share and
+`vocabulary_bridge` what lies between two tokenizers; `composed` joins prompt lookup with one of
+them.
 """
 
 import importlib
@@ -11,8 +12,7 @@ from typing import Any
 
 from edgespec.drafters.composed import ComposedDrafter
 from edgespec.drafters.cross_vocabulary import CrossVocabularyDrafter
-from edgespec.drafters.eagle import EagleDrafter
-from edgespec.drafters.model import ModelDrafter, ReducedDrafter
+from edgespec.drafters.model import EagleDrafter, ModelDrafter, ReducedDrafter
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import DETERMINISTIC, Drafter, Learned, NoDrafter, Proposal
 from edgespec.drafters.stepping import ContextDrafter

@@ -13,9 +13,9 @@ from edgespec.backend import (
     Model,
     RecordedInputs,
 )
-from edgespec.control.achieved import Achieved
 from edgespec.control.budget import draft_speedup
 from edgespec.control.controller import Policy
+from edgespec.control.speedup import Achieved
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters import (
     ComposedDrafter,

@@ -15,7 +15,7 @@ from edgespec._types import Int32Array
 from edgespec.backend import Grammar
 from edgespec.backend.lifetime import Closing, Lifetime
 from edgespec.backend.native import claim_process
-from edgespec.control.achieved import Achieved
+from edgespec.control.speedup import Achieved
 from edgespec.errors import UsageError
 from edgespec.registry.fetch import Progress, silent
 from edgespec.runtime.constraint import Constraint
@@ -42,8 +42,7 @@ from edgespec.speculation.settings import draw_settings
 from edgespec.templates import ChatTemplate
 from edgespec.tuning.exactness import remember_choice
 from edgespec.tuning.profile import load_profile
-from edgespec.tuning.setting import setting_of
-from edgespec.tuning.store import measurement_key
+from edgespec.tuning.setting import measurement_key, setting_of
 
 __all__ = ["Engine"]
 

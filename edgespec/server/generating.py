@@ -17,7 +17,7 @@ from edgespec.compat.openai.responses import (
     text_completion,
 )
 from edgespec.compat.openai.tools import ToolUse, plan_tools
-from edgespec.control.achieved import SpeedupMeter
+from edgespec.control.speedup import SpeedupMeter
 from edgespec.errors import UsageError
 from edgespec.runtime.stream import GenerationLimits, Result, Stream
 from edgespec.sampling.parameters import SamplingParameters

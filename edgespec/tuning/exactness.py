@@ -16,8 +16,13 @@ from typing import Any, Literal
 
 from edgespec.backend import Context
 from edgespec.tuning.measure import QUICK, Effort, measure_context
-from edgespec.tuning.setting import SettingFigures, load_setting, store_setting
-from edgespec.tuning.store import forget_measurements, store_measurement
+from edgespec.tuning.setting import (
+    SettingFigures,
+    forget_measurements,
+    load_setting,
+    store_measurement,
+    store_setting,
+)
 
 __all__ = [
     "PLAIN",

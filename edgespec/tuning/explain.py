@@ -9,10 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from edgespec.control.achieved import Achieved
 from edgespec.control.calibration import POSITIONS, expected, read_calibration
 from edgespec.control.costs import predicted_cost
-from edgespec.control.speedup import ExpectedSpeedup, continued, expected_speedups, fastest
+from edgespec.control.speedup import (
+    Achieved,
+    ExpectedSpeedup,
+    continued,
+    expected_speedups,
+    fastest,
+)
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.tuning.profile import Profile
 from edgespec.tuning.setting import SettingFigures

@@ -17,7 +17,7 @@ import numpy as np
 
 from edgespec.backend import ModelOptions, formats_of, kernel_status, time_formats
 from edgespec.gguf.header import GGUFHeader, read_header
-from edgespec.tuning.store import build_facts, load_measurement, store_measurement
+from edgespec.tuning.setting import build_facts, load_measurement, store_measurement
 
 __all__ = ["fast_options", "faster_formats", "memory_bandwidth", "usual_kernels"]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgespec.tuning.setting import Setting
-from edgespec.tuning.store import (
+from edgespec.tuning.setting import (
+    Setting,
     forget_measurements,
     load_measurement,
     measurement_key,

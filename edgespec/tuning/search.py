@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import NamedTuple
 
-from edgespec.control.achieved import Achieved
+from edgespec.control.speedup import Achieved
 from edgespec.tuning.profile import Usage
 from edgespec.tuning.setting import Setting
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edgespec.benchmark.summary import alpha_by_position, by_depth, median_interval, summarize
+from edgespec.benchmark.results import alpha_by_position, by_depth, median_interval, summarize
 
 
 def test_lines_by_category_and_for_all(pairs: list[dict[str, Any]]) -> None:

@@ -10,9 +10,16 @@ import pytest
 from rich.cells import cell_len
 
 from edgespec.chat.conversation import Chat
-from edgespec.chat.meter import Figures, Meter
-from edgespec.chat.status import Forecast, notices, statistics_lines, status_line, summary_line
-from edgespec.control.achieved import Achieved
+from edgespec.chat.status import (
+    Figures,
+    Forecast,
+    Meter,
+    notices,
+    statistics_lines,
+    status_line,
+    summary_line,
+)
+from edgespec.control.speedup import Achieved
 from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Message, Session

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from edgespec.cli.doctor import doctor
 from edgespec.cli.tune import tune
-from edgespec.control.achieved import Achieved
+from edgespec.control.speedup import Achieved
 from edgespec.files import cache_root
 from edgespec.gguf.header import read_header
 from edgespec.runtime.options import default_threads

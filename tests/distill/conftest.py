@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgespec.backend import Model, ParallelContext
-from edgespec.distill.batches import Batches
-from edgespec.distill.corpus import Corpus, CorpusFacts
+from edgespec.distill.corpus import Batches, Corpus, CorpusFacts
 from edgespec.distill.prompts import SelfPrompts
 from edgespec.distill.target import DraftVocabulary, TargetWeights, choose_vocabulary
 from edgespec.distill.writing import write_corpus

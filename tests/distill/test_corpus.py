@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from edgespec.backend import Context, ContextOptions, Model, ParallelContext
-from edgespec.distill.batches import Batches
-from edgespec.distill.corpus import Corpus, CorpusFacts
+from edgespec.distill.corpus import Batches, Corpus, CorpusFacts
 from edgespec.distill.prompts import FilePrompts, SelfPrompts, held_out
 from edgespec.distill.target import choose_vocabulary
 from edgespec.distill.writing import TEMPERATURES, write_corpus

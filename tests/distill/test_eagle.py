@@ -13,8 +13,7 @@ torch = pytest.importorskip(
 )
 
 from edgespec.backend import Context, ContextOptions, HeadContext, Model, capabilities
-from edgespec.distill.batches import Batch, Batches
-from edgespec.distill.corpus import Corpus
+from edgespec.distill.corpus import Batch, Batches, Corpus
 from edgespec.distill.draft import Teacher, precision
 from edgespec.distill.eagle import Eagle, EagleShape
 from edgespec.distill.export import Provenance, read_draft, write_draft

@@ -11,8 +11,7 @@ torch = pytest.importorskip(
     "torch", reason='PyTorch is not installed: pip install "edgespec[distill]"'
 )
 
-from edgespec.distill.batches import Batch, Batches
-from edgespec.distill.corpus import Corpus
+from edgespec.distill.corpus import Batch, Batches, Corpus
 from edgespec.distill.draft import Teacher, by_position, low_rank
 from edgespec.distill.target import DraftVocabulary, TargetWeights
 from edgespec.distill.tiny import Tiny, TinyShape

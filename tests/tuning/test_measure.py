@@ -15,8 +15,13 @@ from edgespec.backend import Context, ContextOptions, Model
 from edgespec.tuning import exactness
 from edgespec.tuning.exactness import exactness_of, measure_setting
 from edgespec.tuning.measure import Effort, measure_context, measuring_text
-from edgespec.tuning.setting import SettingFigures, load_setting
-from edgespec.tuning.store import load_measurement, measurement_key, store_measurement
+from edgespec.tuning.setting import (
+    SettingFigures,
+    load_measurement,
+    load_setting,
+    measurement_key,
+    store_measurement,
+)
 
 OPTIONS = ContextOptions(length=512, threads=2, outputs=6)
 EFFORT = Effort(depths=(40, 20), largest=4, repetitions=2, seconds=60.0, needed=4)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from edgespec.chat.clipboard import copy_text
+from edgespec.chat.commands.answers import copy_text
 from edgespec.errors import UsageError
 
 
