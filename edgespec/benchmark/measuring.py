@@ -16,8 +16,8 @@ import numpy as np
 from edgespec.benchmark.machine import EnergyMeter
 from edgespec.benchmark.results import Results
 from edgespec.benchmark.tasks import Task
-from edgespec.control.controller import CycleTiming
 from edgespec.errors import ContextFullError
+from edgespec.runtime.cycle import CycleReport, Origin
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Session
 from edgespec.runtime.stream import GenerationLimits
@@ -175,7 +175,7 @@ def run_task(engine: Engine, task: Task, sampling: SamplingParameters, most_toke
     limits = GenerationLimits(max_tokens=most_tokens)
     session = Session(engine, None, sampling, limits)
     run, digest, meter = Run(), hashlib.sha256(), EnergyMeter()
-    with engine.observing(lambda report: _count(run, report.timing)):
+    with engine.observing(lambda report: _count(run, report)):
         for number, message in enumerate(task.turns):
             try:
                 _turn(session, message, run, digest)
@@ -200,10 +200,11 @@ def _turn(session: Session, message: str, run: Run, digest: hashlib._Hash) -> No
     run.decode_s += result.statistics.decode_s
 
 
-def _count(run: Run, timing: CycleTiming) -> None:
-    accepted = timing.emitted - 1
+def _count(run: Run, report: CycleReport) -> None:
+    timing, origins = report.timing, report.cycle.origins
+    accepted = len(origins) - 1
     run.cycles += 1
-    for position in range(min(accepted + 1, timing.proposed)):
+    for position in range(accepted + (origins[-1] is Origin.CORRECTED)):
         if position == len(run.tried):
             run.tried.append(0)
             run.accepted.append(0)

@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from edgespec.control.speedup import SpeedupMeter
 from edgespec.errors import EdgespecError
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Session, Turn
@@ -36,7 +35,7 @@ class Figures:
     Attributes:
         tokens: emitted.
         per_second: of decoding, prefill left out.
-        speedup: over plain decoding as measured on this machine; None if that is not known.
+        speedup: over this answer's own steps without proposals; None if that is not known.
         acceptance: share of the proposed tokens; None if none was proposed.
         used, capacity: tokens of the context.
     """
@@ -72,7 +71,6 @@ class Meter:
     def __init__(self, turn: Turn, engine: Engine) -> None:
         self._stream = turn.stream
         self._engine = engine
-        self._speedup = SpeedupMeter(engine.achieved, _ENOUGH_TOKENS)
 
     def read(self) -> Figures:
         """Return the figures now."""
@@ -80,7 +78,7 @@ class Meter:
         return Figures(
             tokens=len(self._stream.emitted),
             per_second=statistics.tokens_per_second,
-            speedup=self._speedup.read(),
+            speedup=statistics.speedup if statistics.emitted >= _ENOUGH_TOKENS else None,
             acceptance=statistics.acceptance_rate,
             drafter=self._engine.drafter_name,
             used=len(self._stream.sequence),
@@ -168,7 +166,7 @@ def statistics_lines(result: Result, figures: Figures) -> Iterator[str]:
         "decoding": f"{statistics.decode_s:.2f} s, {statistics.tokens_per_second:.1f} tokens/s",
         "plain": "not known here"
         if plain is None
-        else f"{plain:.1f} tokens/s by the measured costs: this was {figures.speedup:.2f}x that",
+        else f"{plain:.1f} tokens/s by its steps without proposals: {figures.speedup:.2f}x",
         "of that": f"draft {statistics.draft_s:.2f} s, verify {statistics.verify_s:.2f} s, "
         f"sample {statistics.sample_s:.2f} s",
         "cycles": f"{statistics.cycles}, {statistics.fallback_cycles} of them without a proposal "

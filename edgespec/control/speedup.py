@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, TypeVar
 __all__ = [
     "Achieved",
     "ExpectedSpeedup",
-    "SpeedupMeter",
     "continued",
     "expected_speedups",
     "fastest",
@@ -115,8 +114,15 @@ class Achieved:
 
     @property
     def speedup(self) -> float:
-        """Return the speedup over plain decoding; 1 before anything was decoded."""
-        return self.plain_s / self.seconds if self.seconds > 0 else 1.0
+        """Return the speedup over plain decoding, up to tokens a cycle; 1 before anything."""
+        if not self.seconds > 0:
+            return 1.0
+        return min(self.plain_s / self.seconds, self.tokens / max(1, self.cycles))
+
+    @property
+    def speculated(self) -> bool:
+        """Whether anything was proposed."""
+        return any(n > 1 for n in self.sizes)
 
     def add(self, evaluated: int, emitted: int, seconds: float, plain_s: float) -> None:
         """Add a cycle."""
@@ -153,32 +159,3 @@ class Achieved:
             math.isfinite(seconds) and seconds > 0 for seconds in (read.seconds, read.plain_s)
         )
         return read if known and sane else cls()
-
-
-class SpeedupMeter:
-    """The speedup over plain decoding since a moment, while an answer is written.
-
-    Plain decoding is not run beside it: what it would have taken comes from the costs that were
-    measured on this machine, corrected with every evaluation. Answers that take turns count too.
-
-    Args:
-        achieved: totals that go on growing; None where nothing is proposed.
-        enough: tokens; fewer say nothing of a speedup.
-    """
-
-    def __init__(self, achieved: Achieved | None, enough: int) -> None:
-        self._achieved, self._enough = achieved or Achieved(), enough
-        self.begin()
-
-    def begin(self) -> None:
-        """Count from now on."""
-        self._before = self._totals()
-
-    def read(self) -> float | None:
-        """The speedup; None while it is not known."""
-        now = self._totals()
-        tokens, seconds, plain_s = (a - b for a, b in zip(now, self._before, strict=True))
-        return plain_s / seconds if tokens >= self._enough and seconds > 0 else None
-
-    def _totals(self) -> tuple[int, float, float]:
-        return self._achieved.tokens, self._achieved.seconds, self._achieved.plain_s

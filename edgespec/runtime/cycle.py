@@ -14,6 +14,10 @@ from edgespec.runtime.logprobs import TokenLogprobs
 __all__ = ["Cycle", "CycleReport", "Origin", "Statistics"]
 
 
+_ENOUGH_STEPS = 4
+"""Steps without proposals that tell what one costs."""
+
+
 class Origin(str, Enum):
     """Where an emitted token came from."""
 
@@ -63,10 +67,12 @@ class Statistics:
     Attributes:
         reused_tokens: tokens of the prompt that the cache held already.
         cycles: target evaluations after the prefill.
-        proposed, accepted: tokens.
+        proposed, accepted: tokens. What stands behind the end of the answer is not counted: its
+            last cycle counts as if it had proposed no more than stands before its last token.
         bonus: tokens drawn after a cycle that accepted all its proposals.
         fallback_cycles: cycles in which a drafter had nothing credible to propose.
         k_histogram: block length -> cycles that had it.
+        plain_steps_s: what each step without proposals took that followed another such step.
     """
 
     prefill_s: float = 0.0
@@ -82,6 +88,7 @@ class Statistics:
     bonus: int = 0
     fallback_cycles: int = 0
     k_histogram: Counter[int] = field(default_factory=Counter)
+    plain_steps_s: list[float] = field(default_factory=list)
 
     def count_cycle(self, proposed: int, accepted: int, drafting: bool) -> None:
         """Add one cycle of `proposed` tokens, the first `accepted` of which stayed."""
@@ -96,6 +103,30 @@ class Statistics:
     def tokens_per_second(self) -> float:
         """Emitted tokens per second of decoding, prefill left out."""
         return self.emitted / self.decode_s if self.decode_s > 0 else 0.0
+
+    @property
+    def tokens_per_cycle(self) -> float | None:
+        """Emitted tokens per target evaluation; None before the first."""
+        return self.emitted / self.cycles if self.cycles else None
+
+    @property
+    def plain_tokens_per_second(self) -> float | None:
+        """Tokens per second without proposals, by this answer's own steps without them.
+
+        None where nothing was proposed, or too few such steps were there. A cycle costs no less
+        than one of these steps, so that the answer's speed over tokens a cycle is the least.
+        """
+        steps = sorted(self.plain_steps_s)
+        if not self.proposed or len(steps) < _ENOUGH_STEPS:
+            return None
+        least = self.tokens_per_second * self.cycles / self.emitted
+        return max(1.0 / steps[len(steps) // 2], least)
+
+    @property
+    def speedup(self) -> float | None:
+        """Over plain decoding, up to `tokens_per_cycle`; None where that is not known."""
+        plain = self.plain_tokens_per_second
+        return None if plain is None else self.tokens_per_second / plain
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -121,7 +152,7 @@ class Statistics:
             "accepted": self.accepted,
             "bonus": self.bonus,
             "acceptance_rate": self.acceptance_rate,
-            "tokens_per_cycle": self.emitted / self.cycles if self.cycles else None,
+            "tokens_per_cycle": self.tokens_per_cycle,
             "k_histogram": {str(k): n for k, n in sorted(self.k_histogram.items())},
             "fallback_cycles": self.fallback_cycles,
         }

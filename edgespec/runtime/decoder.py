@@ -29,10 +29,13 @@ from edgespec.speculation.settings import DrawSettings
 
 _log = logging.getLogger("edgespec.decoder")
 
-__all__ = ["Decoder", "PrefillProgress"]
+__all__ = ["Decoder", "Ending", "PrefillProgress"]
 
 PrefillProgress = Callable[[int, int], None]
 """Called with the tokens of a prompt that were read, and how many there are to read."""
+
+Ending = Callable[[list[int], list[bytes]], int]
+"""Called with verified tokens and their bytes; returns how many of them stand up to the end."""
 
 
 class Decoder:
@@ -75,6 +78,8 @@ class Decoder:
         self._constraint: Constraint | None = None
         self._trace: GenerationTrace | None = None
         self._logprobs: LogprobReader | None = None
+        self._ending: Ending = _all
+        self._single = False  # the evaluation before was of one token
 
     @property
     def held(self) -> Int32Array:
@@ -95,12 +100,14 @@ class Decoder:
         trace: GenerationTrace | None = None,
         logprobs: LogprobReader | None = None,
         progress: PrefillProgress | None = None,
+        ending: Ending | None = None,
     ) -> None:
         """Start, or go on with, a generation after `tokens`.
 
         What the caches share with them is reused; `statistics` is added to from here on, and
         what is emitted obeys the constraint. Every cycle is told to `trace`, and tells how likely
-        its tokens were if there is a reader for that.
+        its tokens were if there is a reader for that. What stands behind the end that `ending`
+        finds is never emitted, nor counted.
 
         Raises:
             UsageError: no tokens, or a biased token that does not exist.
@@ -116,6 +123,7 @@ class Decoder:
         self._constraint = constraint
         self._trace = trace
         self._logprobs = logprobs
+        self._ending, self._single = ending or _all, False
         self.drafter.begin(settings)
         self.statistics = statistics
         if statistics.emitted == 0:  # not where it goes on after another one's turn, or a shift
@@ -155,13 +163,16 @@ class Decoder:
         except BaseException:
             self._commit(self.length)
             raise
-        self.drafter.learn(accepted, count)
         depth, evaluated = self.target.length - len(pending), len(pending)
-        cycle = self._emit(logits, count, accepted)
+        cycle = self._verified(logits, count, accepted)
+        emitted = len(cycle.tokens)
+        judged = count if emitted > accepted else emitted
+        self.drafter.learn(min(accepted, emitted), judged)
+        self._emit(cycle)
         clock.append(perf_counter())
-        self._count(count, accepted, clock)
+        self._count(evaluated, count, cycle, clock)
         timing = CycleTiming(
-            depth, evaluated, count, accepted + 1, clock[1] - clock[0], clock[2] - clock[1]
+            depth, evaluated, count, emitted, clock[1] - clock[0], clock[2] - clock[1]
         )
         predicted_s = self.policy.observe(timing)
         if self._trace is not None or self.on_cycle is not None:
@@ -233,18 +244,30 @@ class Decoder:
             if progress is not None:
                 progress(self.target.length, len(tokens))
 
-    def _emit(self, logits: Float32Array, count: int, accepted: int) -> Cycle:
-        """Put the emitted tokens into the history and commit them."""
+    def _verified(self, logits: Float32Array, count: int, accepted: int) -> Cycle:
+        """Return what this cycle emits.
+
+        One that ends inside its block is as one that had proposed no more than stands before the
+        end: the target draws the last token in both.
+        """
         tokens = self._emitted[: accepted + 1].tolist()
         pieces = [self.target.model.vocabulary.piece(token) for token in tokens]
+        size = self._ending(tokens, pieces)
+        if size <= accepted:
+            count = accepted = size - 1
+        tokens, pieces = tokens[:size], pieces[:size]
         logprobs = self._logprobs.of(logits, tokens) if self._logprobs else None
-        if self._constraint:
-            self._constraint.commit(tokens)
-        self.history[self.length : self.length + accepted + 1] = tokens
-        self._commit(self.length + accepted + 1)
         last = Origin.PLAIN if count == 0 else Origin.BONUS
         last = Origin.CORRECTED if accepted < count else last
         return Cycle(tokens, [Origin.ACCEPTED] * accepted + [last], pieces, logprobs)
+
+    def _emit(self, cycle: Cycle) -> None:
+        """Put the emitted tokens into the history and commit them."""
+        if self._constraint:
+            self._constraint.commit(cycle.tokens)
+        end = self.length + len(cycle.tokens)
+        self.history[self.length : end] = cycle.tokens
+        self._commit(end)
 
     def _commit(self, length: int) -> None:
         """Make ``history[:length]`` the committed prefix, in the caches too."""
@@ -272,11 +295,20 @@ class Decoder:
         if len(bias) and int(bias.max()) >= size:
             raise UsageError(f"logit bias names token {int(bias.max())}: the vocabulary has {size}")
 
-    def _count(self, count: int, accepted: int, clock: list[float]) -> None:
-        statistics = self.statistics
+    def _count(self, evaluated: int, count: int, cycle: Cycle, clock: list[float]) -> None:
+        statistics, emitted = self.statistics, len(cycle.tokens)
         statistics.draft_s += clock[1] - clock[0]
         statistics.verify_s += clock[2] - clock[1]
         statistics.sample_s += clock[3] - clock[2]
         statistics.decode_s += clock[4] - clock[0]
-        statistics.emitted += accepted + 1
-        statistics.count_cycle(count, accepted, self.drafter.speculates)
+        statistics.emitted += emitted
+        proposed = count if cycle.origins[-1] is Origin.CORRECTED else emitted - 1
+        statistics.count_cycle(proposed, emitted - 1, self.drafter.speculates and count == 0)
+        single = evaluated == 1 and count == 0
+        if single and self._single:  # a change of size costs what plain decoding never pays
+            statistics.plain_steps_s.append(clock[4] - clock[1])
+        self._single = single
+
+
+def _all(tokens: list[int], pieces: list[bytes]) -> int:
+    return len(tokens)

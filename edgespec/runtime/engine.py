@@ -15,7 +15,6 @@ from edgespec._types import Int32Array
 from edgespec.backend import Grammar
 from edgespec.backend.lifetime import Closing, Lifetime
 from edgespec.backend.native import claim_process
-from edgespec.control.speedup import Achieved
 from edgespec.errors import UsageError
 from edgespec.registry.fetch import Progress, silent
 from edgespec.runtime.constraint import Constraint
@@ -223,11 +222,6 @@ class Engine(Closing):
     @largest_k.setter
     def largest_k(self, k: int) -> None:
         self.decoder.limit_proposals(k)
-
-    @property
-    def achieved(self) -> Achieved | None:
-        """Totals of all cycles whose costs are known; None where nothing is proposed."""
-        return self.policy.achieved if self.largest_k > 0 else None
 
     @property
     def waiting(self) -> int:

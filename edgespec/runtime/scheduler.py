@@ -171,6 +171,7 @@ class Scheduler:
             stream.trace,
             stream.logprobs,
             stream.progress,
+            stream.kept,
         )
 
     def _shift(self, stream: Stream) -> bool:

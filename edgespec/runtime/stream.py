@@ -208,6 +208,18 @@ class Stream:
         """The text released so far."""
         return "".join(self._text)
 
+    def kept(self, tokens: list[int], pieces: list[bytes]) -> int:
+        """Return how many of the next tokens stand up to an end token or a stop string."""
+        assembler = self._assembler.copy() if self.limits.stop else None
+        for size, (token, piece) in enumerate(zip(tokens, pieces, strict=True), 1):
+            if token in self._ends:
+                return size
+            if assembler:
+                assembler.feed(piece)
+                if assembler.stopped:
+                    return size
+        return len(tokens)
+
     def _generate(self) -> Iterator[TokenChunk]:
         try:
             yield from self._run()
@@ -289,6 +301,13 @@ class TextAssembler:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self.stopped = False
+
+    def copy(self) -> TextAssembler:
+        """Return another one in the same state."""
+        other = TextAssembler(self._stop)
+        other._decoder.setstate(self._decoder.getstate())
+        other._held, other.stopped = self._held, self.stopped
+        return other
 
     def feed(self, piece: bytes) -> str:
         """Return the text that a token releases; empty if it waits, or after a stop string."""

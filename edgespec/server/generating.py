@@ -17,7 +17,6 @@ from edgespec.compat.openai.responses import (
     text_completion,
 )
 from edgespec.compat.openai.tools import ToolUse, plan_tools
-from edgespec.control.speedup import SpeedupMeter
 from edgespec.errors import UsageError
 from edgespec.runtime.stream import GenerationLimits, Result, Stream
 from edgespec.sampling.parameters import SamplingParameters
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["Defaults", "Job", "prepare"]
 
 _FORBIDDEN = -100.0  # this and less forbid a token, as in OpenAI's interface
-_ENOUGH_TOKENS = 8  # for a speedup: fewer say nothing
 
 _FILTERS = (
     "temperature",
@@ -72,14 +70,12 @@ class Job(NamedTuple):
         stream: yields the answer's token chunks.
         chunks: turns them into objects.
         whole: makes the object of the finished answer.
-        speedup: over plain decoding.
         seed: of its draws.
     """
 
     stream: Stream
     chunks: Chunks
     whole: Callable[[Result], dict[str, Any]]
-    speedup: SpeedupMeter
     seed: int
 
 
@@ -121,7 +117,6 @@ def _prepare_chat(
         stream,
         ChatChunks(engine.model_name, vocabulary, tools, logprobs=logprobs),
         lambda result: chat_completion(result, vocabulary, tools, logprobs=logprobs),
-        SpeedupMeter(engine.achieved, _ENOUGH_TOKENS),
         sampling.seed,
     )
 
@@ -142,7 +137,6 @@ def _prepare_completion(
         stream,
         TextChunks(engine.model_name, vocabulary, logprobs=logprobs, echo=echo),
         lambda result: text_completion(result, vocabulary, logprobs=logprobs, echo=echo),
-        SpeedupMeter(engine.achieved, _ENOUGH_TOKENS),
         sampling.seed,
     )
 

@@ -103,7 +103,6 @@ class Answer:
 
     async def _generate(self, job: Job) -> Result:
         async with self._admission.turn(job.stream, self._seconds):
-            job.speedup.begin()
             try:
                 async for piece in job.stream:
                     self._written.put_nowait(piece)
@@ -135,8 +134,7 @@ class Answer:
 
     def _figures(self, result: Result) -> Json:
         assert self._job is not None
-        speedup = self._job.speedup.read()
-        plain = speedup and result.statistics.tokens_per_second / speedup
+        plain = result.statistics.plain_tokens_per_second
         return {**figures(result), "plain_tokens_per_second": plain, "seed": self._job.seed}
 
     # -- as events --------------------------------------------------------------------------

@@ -217,6 +217,8 @@ def _achievement(found: Explanation, drafter: str) -> str:
     done = found.achieved
     if not done.cycles:
         return f"Achieved so far: nothing was generated with {drafter} and --k auto yet."
+    if not done.speculated:
+        return f"Achieved so far: {done.tokens} tokens were generated, and nothing was proposed."
     text = (
         f"Achieved: {done.tokens} tokens in {done.cycles} cycles, {done.tokens / done.cycles:.2f} "
         f"a cycle, {done.speedup:.2f}x plain decoding; the cost table says {found.planned:.2f}x "

@@ -19,7 +19,6 @@ from edgespec.chat.status import (
     status_line,
     summary_line,
 )
-from edgespec.control.speedup import Achieved
 from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Message, Session
@@ -113,20 +112,17 @@ def test_the_meter_reads_a_turn_at_any_time(engine: Engine) -> None:
 
 
 def test_the_speedup_is_of_this_answer_and_only_told_when_it_is_known() -> None:
-    achieved = Achieved(1000, 1.0, 9.0)
-    stream = SimpleNamespace(statistics=Statistics(), emitted=[], sequence=[])
+    statistics = Statistics(decode_s=1.0, emitted=31)
+    statistics.plain_steps_s += [0.04] * 4
+    statistics.count_cycle(3, 2, drafting=True)
+    stream = SimpleNamespace(statistics=statistics, emitted=[], sequence=[])
     turn: Any = SimpleNamespace(stream=stream)
-    engine: Any = SimpleNamespace(achieved=achieved, context_length=100, drafter_name="ngram")
+    engine: Any = SimpleNamespace(context_length=100, drafter_name="ngram")
     meter = Meter(turn, engine)
-    assert meter.read().speedup is None
-    achieved.add(4, 10, 0.1, 0.15)
-    assert meter.read().speedup is None
-    achieved.add(4, 40, 0.4, 0.6)
-    assert meter.read().speedup == pytest.approx(1.5)
-    engine.achieved = None  # where nothing is proposed
-    meter = Meter(turn, engine)
-    achieved.add(4, 40, 0.4, 0.6)
-    assert meter.read().speedup is None
+    assert meter.read().speedup is None  # too few tokens
+    statistics.emitted = 50
+    assert meter.read().speedup == pytest.approx(2.0)
+    assert meter.read().plain_per_second == pytest.approx(25.0)
 
 
 Say = Callable[..., list[str]]

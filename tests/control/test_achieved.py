@@ -24,6 +24,14 @@ def test_totals_add_up_and_survive_json() -> None:
     assert Achieved().speedup == 1.0
 
 
+def test_a_speedup_is_at_most_tokens_a_cycle() -> None:
+    done = Achieved()
+    done.add(evaluated=1, emitted=1, seconds=0.01, plain_s=0.041)
+    assert done.speedup == 1.0 and not done.speculated
+    done.add(evaluated=3, emitted=2, seconds=0.01, plain_s=0.09)
+    assert done.speedup == 1.5 and done.speculated
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -65,6 +65,35 @@ def test_stop_strings_that_span_tokens(engine: Any, prompts: tuple[str, ...]) ->
         assert_in_step(engine, stream)
 
 
+def assert_counted(stream: Any) -> None:
+    """The figures are of the tokens that were handed out, and of nothing else."""
+    figures, tokens = stream.statistics, len(stream.emitted)
+    assert figures.emitted == tokens
+    assert figures.cycles + figures.accepted == tokens
+    assert figures.accepted <= figures.proposed
+    assert figures.proposed == sum(k * n for k, n in figures.k_histogram.items())
+    assert sum(figures.k_histogram.values()) == figures.cycles
+    assert figures.tokens_per_second == tokens / figures.decode_s
+
+
+def test_figures_count_nothing_behind_the_end(engine: Any, prompts: tuple[str, ...]) -> None:
+    text = engine.generate(prompts[0], GREEDY, GenerationLimits(max_tokens=40)).result.text
+    ends = [GenerationLimits(max_tokens=n) for n in (1, 2, 5, 6)]
+    ends += [GenerationLimits(stop=(text[at : at + 3],)) for at in (0, 7, 20, 33)]
+    for limits in ends:
+        stream = engine.generate(prompts[0], GREEDY, limits)
+        reports: list[Any] = []
+        with engine.observing(reports.append):
+            origins = [piece.origin.value for piece in stream]
+        assert_counted(stream)
+        assert sum(report.timing.emitted for report in reports) == len(stream.emitted)
+        assert origins.count("accepted") <= stream.statistics.accepted
+    prompt = "<|im_start|>user\nSay hi.<|im_end|>\n<|im_start|>assistant\nHi there!"
+    stream = engine.generate(prompt, GREEDY)
+    assert stream.result.finish_reason == "stop"
+    assert_counted(stream)
+
+
 def test_text_is_the_pieces_of_the_tokens(engine: Any, prompts: tuple[str, ...]) -> None:
     stream = engine.generate(prompts[19], GREEDY, GenerationLimits(max_tokens=60))
     result = stream.result

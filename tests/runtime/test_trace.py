@@ -96,21 +96,22 @@ def test_adds_up_to_the_result(
         length += len(cycle["tokens"])
 
 
-def test_what_a_block_had_behind_the_end_is_told_apart(
+def test_what_a_block_had_behind_the_end_is_not_told(
     traced: Open, file: Path, default_model: Path
 ) -> None:
     engine = traced(draft=str(default_model), k=4)
     prompt = "<|im_start|>user\nSay hi.<|im_end|>\n<|im_start|>assistant\nHi there!"
-    sizes = set()
+    inside = False
     for extra in ("", " Hi", " Hi there!"):
         result = engine.generate(prompt + extra, GREEDY, GenerationLimits(max_tokens=90)).result
         end = of_type(read(file), "end")[-1]
         cycles = [line for line in of_type(read(file), "cycle") if line["id"] == end["id"]]
         emitted = [token for cycle in cycles for token in cycle["tokens"]]
         assert end["emitted"] == len(result.tokens)
-        assert tuple(emitted[: end["emitted"]]) == result.tokens
-        sizes.add(len(emitted) - end["emitted"])
-    assert max(sizes) > 0  # an end really fell inside a block
+        assert tuple(emitted) == result.tokens
+        last = cycles[-1]
+        inside |= last["proposed"] > last["accepted"] and last["origins"][-1] != "corrected"
+    assert inside  # an end really fell inside a block
 
 
 def test_interleaved_generations_are_told_apart(

@@ -224,7 +224,7 @@ def test_plain_decoding_is_shown_where_its_cost_is_known(
         exact = figures["timings"]["tokens_per_second"] / figures["plain_tokens_per_second"]
         assert page.text("[data-figure=speedup]") == f"{exact:.2f}×"
         assert speed / plain == pytest.approx(exact, rel=0.02)
-        assert exact == pytest.approx(adaptive.policy.achieved.speedup)
+        assert exact <= figures["speculation"]["tokens_per_cycle"] + 1e-9
         page.limit(4)
         page.ask("Hello.")
         assert page.text("[data-figure=plain]") == "–"  # four tokens tell nothing
