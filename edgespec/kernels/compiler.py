@@ -121,6 +121,7 @@ def _target_machine(isa: InstructionSet, native: bool) -> llvm.TargetMachine:
     if native:
         target = llvm.Target.from_triple(llvm.get_process_triple())
         name, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+        features = ",".join([features, *(f"+{feature}" for feature in isa.needs)])
     else:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()

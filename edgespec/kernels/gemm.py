@@ -116,10 +116,7 @@ def _group(
             position = b.mul(b.add(b.mul(index, I64(steps.total)), number), I64(size))
             records = [b.gep(pointer, [position]) for pointer in inputs]
             for unit in steps.read(number):
-                sums = [
-                    _add_unit(b, isa, unit, record, total)
-                    for record, total in zip(records, sums, strict=True)
-                ]
+                sums = _add_unit(b, isa, unit, records, sums)
             return sums
 
         if steps.total == 1:
@@ -137,22 +134,35 @@ def _ask_ahead(b: Builder, weights: Value, size: int) -> None:
         b.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(3), I32(1))
 
 
-def _add_unit(b: Builder, isa: InstructionSet, unit: Unit, records: Value, total: Value) -> Value:
-    """Add scale (x scale . integer sum) + minimum (x scale . x sum)."""
+def _add_unit(
+    b: Builder, isa: InstructionSet, unit: Unit, records: Sequence[Value], sums: list[Value]
+) -> list[Value]:
+    """Add scale (x scale . integer sum) + minimum (x scale . x sum) to each column's sum."""
     record, within = divmod(unit.start, BLOCK)
     record *= RECORD
-    x = [
-        b.load_at(records, record + within + 4 * four, I32)
-        for four in range(len(unit.codes.vectors))
-    ]
-    offset = b.load_at(records, record + _OFFSET, I32)
-    products = b.sitofp(isa.dot(b, unit.codes, x, offset), vector(F32, isa.rows))
-    scale = b.splat(b.load_at(records, record + _SCALE, F32), isa.rows)
+    fours = range(record + within, record + within + unit.size, 4)
+    added: list[Value] = []
+    for first in range(0, len(records), isa.tile):
+        tile = records[first : first + isa.tile]
+        x = [[b.load_at(each, four, I32) for four in fours] for each in tile]
+        offsets = [b.load_at(each, record + _OFFSET, I32) for each in tile]
+        for each, product in zip(tile, isa.dots(b, unit.codes, x, offsets), strict=True):
+            block = b.gep(each, [I64(record)])
+            added.append(_scaled(b, isa, unit, block, product, sums[len(added)]))
+    return added
+
+
+def _scaled(
+    b: Builder, isa: InstructionSet, unit: Unit, record: Value, product: Value, total: Value
+) -> Value:
+    products = b.sitofp(product, vector(F32, isa.rows))
+    scale = b.splat(b.load_at(record, _SCALE, F32), isa.rows)
     total = isa.multiply_add(b, b.fmul(products, scale), unit.scale, total)
     if unit.minimum is None:
         return total
-    where = _SUM if unit.size == BLOCK else _HALVES[within // (BLOCK // 2)]
-    sums = b.splat(b.load_at(records, record + where, F32), isa.rows)
+    half = unit.start % BLOCK // (BLOCK // 2)
+    where = _SUM if unit.size == BLOCK else _HALVES[half]
+    sums = b.splat(b.load_at(record, where, F32), isa.rows)
     return isa.multiply_add(b, sums, unit.minimum, total)
 
 

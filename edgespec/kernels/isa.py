@@ -6,6 +6,7 @@ a result does not depend on the processor (but for those without fused multiply-
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Sequence
 from functools import cache
@@ -15,9 +16,17 @@ import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
 from edgespec.errors import UsageError
-from edgespec.kernels.emit import I8, I16, I32, VOID, Builder, Value, function, vector
+from edgespec.kernels.emit import I8, I16, I32, I64, VOID, Builder, Value, function, vector
 
-__all__ = ["INSTRUCTION_SETS", "VARIABLE", "Codes", "InstructionSet", "choose", "runnable"]
+__all__ = [
+    "INSTRUCTION_SETS",
+    "VARIABLE",
+    "Codes",
+    "InstructionSet",
+    "arm_features",
+    "choose",
+    "runnable",
+]
 
 VARIABLE = "EDGESPEC_KERNELS_ISA"
 """Environment variable that forces an instruction set by its name."""
@@ -47,6 +56,7 @@ class InstructionSet:
         name: for `VARIABLE` and `doctor`.
         rows: of a group: as many as a vector has 32-bit lanes.
         columns: activations that are multiplied at once; more would not fit into registers.
+        tile: columns that one instruction multiplies.
         needs: the processor's features, by LLVM's names.
         triple: the target that code is made for; "" is this machine's.
         fused: whether a multiplication and an addition can be rounded once.
@@ -55,6 +65,7 @@ class InstructionSet:
     name = "plain"
     rows = 4
     columns = 4
+    tile = 1
     needs: tuple[str, ...] = ()
     triple = ""
     fused = False
@@ -75,6 +86,12 @@ class InstructionSet:
                 one = b.ashr(b.shl(four, I32(24 - 8 * byte)), I32(24))
                 total = b.add(total, b.mul(weight, b.splat(one, self.rows)))
         return total
+
+    def dots(
+        self, b: Builder, codes: Codes, x: Sequence[Sequence[Value]], offsets: Sequence[Value]
+    ) -> list[Value]:
+        """The same for `tile` columns or fewer."""
+        return [self.dot(b, codes, one, offset) for one, offset in zip(x, offsets, strict=True)]
 
     def look_up(self, b: Builder, table: Sequence[int], indices: Value) -> Value:
         """Entries of a table of 16 signed bytes: <4 rows x i8>.
@@ -201,18 +218,89 @@ class NEONDot(InstructionSet):
         return b.intrinsic("llvm.aarch64.neon.tbl1.v16i8", vector(I8, 16), entries, indices)
 
 
+class NEONMatrix(NEONDot):
+    """ARM's product of a 2x8 and an 8x2 matrix of signed bytes: two rows by two columns."""
+
+    name = "neon-i8mm"
+    tile = 2
+    needs: tuple[str, ...] = ("neon", "dotprod", "i8mm")
+
+    def dots(
+        self, b: Builder, codes: Codes, x: Sequence[Sequence[Value]], offsets: Sequence[Value]
+    ) -> list[Value]:
+        if len(x) < self.tile:
+            return super().dots(b, codes, x, offsets)
+        words, name = vector(I32, 4), "llvm.aarch64.neon.smmla.v4i32.v16i8"
+        totals = [b.splat(I32(0), 4)] * 2
+        for at, rows in enumerate(self._row_pairs(b, codes.vectors)):
+            eights = [_eight(b, one[2 * at], one[2 * at + 1]) for one in x]
+            both = b.insert_element(b.splat(eights[0], 2), eights[1], I32(1))
+            matrix = b.bitcast(both, vector(I8, 16))
+            totals = [
+                b.intrinsic(name, words, total, b.bitcast(row, vector(I8, 16)), matrix)
+                for total, row in zip(totals, rows, strict=True)
+            ]
+        return [_shuffled(b, *totals, lanes) for lanes in ((0, 2, 4, 6), (1, 3, 5, 7))]
+
+    def _row_pairs(self, b: Builder, vectors: Sequence[Value]) -> list[tuple[Value, Value]]:
+        """For each 8 weights: those of rows 0 and 1, and those of rows 2 and 3."""
+        words = [b.bitcast(code, vector(I32, 4)) for code in vectors]
+        return [
+            (_shuffled(b, first, second, (0, 4, 1, 5)), _shuffled(b, first, second, (2, 6, 3, 7)))
+            for first, second in zip(words[::2], words[1::2], strict=True)
+        ]
+
+
+def _shuffled(b: Builder, first: Value, second: Value, lanes: Sequence[int]) -> Value:
+    return b.shuffle_vector(first, second, ir.Constant(vector(I32, len(lanes)), list(lanes)))
+
+
+def _eight(b: Builder, low: Value, high: Value) -> Value:
+    """Two neighbouring i32 as an i64: one load, as the compiler sees."""
+    return b.or_(b.zext(low, I64), b.shl(b.zext(high, I64), I64(32)))
+
+
 INSTRUCTION_SETS: dict[str, InstructionSet] = {
     found.name: found
-    for found in (AVX512VNNI(), AVX512VLVNNI(), AVXVNNI(), AVX2(), NEONDot(), InstructionSet())
+    for found in (
+        AVX512VNNI(),
+        AVX512VLVNNI(),
+        AVXVNNI(),
+        AVX2(),
+        NEONMatrix(),
+        NEONDot(),
+        InstructionSet(),
+    )
 }
 """By name, fastest first."""
 
 
 def runnable(found: InstructionSet) -> bool:
     """Whether this machine can run it."""
-    features = llvm.get_host_cpu_features()
+    features = {name for name, has in llvm.get_host_cpu_features().items() if has}
     here = llvm.get_process_triple().partition("-")[0].replace("arm64", "aarch64")
-    return found.triple in ("", here) and all(features.get(name) for name in found.needs)
+    if here == "aarch64":
+        features |= arm_features(_auxiliary(16), _auxiliary(26))
+    return found.triple in ("", here) and features.issuperset(found.needs)
+
+
+def arm_features(capabilities: int, more: int) -> set[str]:
+    """LLVM's names of what Linux says of an ARM processor: older LLVMs do not ask for these.
+
+    Args:
+        capabilities, more: AT_HWCAP and AT_HWCAP2 (Linux, arch/arm64/include/uapi/asm/hwcap.h).
+    """
+    bits = {"neon": capabilities >> 1, "dotprod": capabilities >> 20, "i8mm": more >> 13}
+    return {name for name, bit in bits.items() if bit & 1}
+
+
+def _auxiliary(kind: int) -> int:
+    """An entry of the auxiliary vector; 0 where the C library cannot tell."""
+    get = getattr(ctypes.CDLL(None), "getauxval", None)
+    if get is None:
+        return 0
+    get.restype, get.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+    return int(get(kind))
 
 
 def choose() -> InstructionSet:

@@ -19,7 +19,7 @@ from edgespec.kernels.compiler import QUANTIZE, compile_object, emit_object
 from edgespec.kernels.emit import I8, I32, I64, POINTER, VOID, Builder, Value, function
 from edgespec.kernels.formats import FORMATS, Format, pack
 from edgespec.kernels.gemm import RECORD, multiply_name
-from edgespec.kernels.isa import INSTRUCTION_SETS, InstructionSet
+from edgespec.kernels.isa import INSTRUCTION_SETS, InstructionSet, arm_features
 from tests.kernels.twins import BLOCK, multiplied, random_weights
 
 HEIGHT, WIDTH = 13, 512
@@ -44,7 +44,7 @@ def test_a_product_is_the_twins_bit_for_bit(
     x = np.random.default_rng(4).standard_normal((isa.columns, WIDTH)).astype(np.float32)
     expected = multiplied(format, raw, x)
     packed = pack(format, raw, WIDTH, isa.rows)
-    for columns in (1, isa.columns):
+    for columns in (1, 5, isa.columns):
         got = run(isa, format, packed, x[:columns], tmp_path)
         assert np.array_equal(got[:, :HEIGHT], expected[:columns])
 
@@ -134,3 +134,10 @@ def system(b: Builder, number: int, first: int, second: Value, third: Value) -> 
         code.linkage, code.global_constant, code.section = "internal", True, ".text"
     function = b.inttoptr(code.ptrtoint(I64), kind.as_pointer())
     return b.call(function, [I64(number), I64(first), second, third])
+
+
+def test_features_are_read_from_linux() -> None:
+    # A Raspberry Pi 5 has the bits of asimd (1) and asimddp (20); Neoverse V1 has i8mm (13).
+    assert arm_features(1 << 1 | 1 << 20, 0) == {"neon", "dotprod"}
+    assert arm_features(1 << 1 | 1 << 20, 1 << 13) == {"neon", "dotprod", "i8mm"}
+    assert arm_features(1 << 1, 0) == {"neon"}
