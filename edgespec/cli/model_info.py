@@ -38,7 +38,20 @@ def model_facts(name: str) -> tuple[dict[str, Any], GGUFHeader | None]:
     facts["sha256"] = _checksum(path, cache)
     if entry is not None:
         facts |= {"title": entry.title, "licence": entry.licence, "chat": entry.chat}
-    return {"model": name, "downloaded": True, **facts}, header
+    return {"model": name, "downloaded": True, **facts, "memory": _memory(header)}, header
+
+
+def _memory(header: GGUFHeader) -> dict[str, Any]:
+    """What answering takes: weights are held once, whoever's kernels multiply them."""
+    from edgespec.runtime.memory import estimate
+    from edgespec.runtime.options import EngineOptions
+    from edgespec.runtime.plan import BATCH
+
+    context = EngineOptions().context_for(header.context_length)
+    needed = estimate(
+        header, context=context, batch=BATCH, outputs=1, flash_attention=False, repack=False
+    )
+    return {"context": context, "bytes": needed.required, "account": str(needed)}
 
 
 def template_of(name: str, header: GGUFHeader | None) -> str:
@@ -208,6 +221,7 @@ _SHOWN = (
     ("quantization", "quantization", str),
     ("context", "context_length", lambda tokens: f"{tokens:,} tokens"),
     ("sliding window", "sliding_window", lambda tokens: f"{tokens:,} tokens"),
+    ("memory", "memory", lambda need: f"{need['account']}, {need['context']:,} tokens of context"),
     ("vocabulary", "vocabulary_size", lambda tokens: f"{tokens:,} tokens"),
     ("notes", "chat", str),
     ("sha256", "sha256", str),

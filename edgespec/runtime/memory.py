@@ -48,6 +48,10 @@ class MemoryEstimate:
         """Bytes that have to be free for the model to run at full speed."""
         return self.total - self.reclaimable
 
+    def __str__(self) -> str:
+        """What is required, and for what."""
+        return _account([self])
+
 
 Demand = Callable[[int], MemoryEstimate]
 """What a model needs with a context of so many tokens."""
@@ -66,7 +70,8 @@ def estimate(
     """Return the memory of one model and one context, in bytes.
 
     - Weights are mapped, so they take the file's size. Repacking copies what the processor has
-      kernels for, at most all tensors, and leaves the originals unused.
+      kernels for, at most all tensors, and leaves the originals unused. Our own kernels pack
+      weights while they are read from the file, which is not mapped then: they are held once.
     - The KV cache has, for each layer, ``head_count_kv * (key_length + value_length)`` numbers a
       token, for the context rounded up to a multiple of 256.
     - Compute is the larger of two phases that share one buffer, plus the rows of logits that are

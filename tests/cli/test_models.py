@@ -113,6 +113,9 @@ def test_info_of_a_model_that_is_here(run, cache, data):
     assert facts["architecture"] == "llama"
     assert facts["context_length"] == 64
     assert facts["vocabulary_size"] == 16
+    assert facts["memory"]["context"] == 64
+    assert facts["size_bytes"] < facts["memory"]["bytes"] < facts["size_bytes"] + 2**21
+    assert "64 tokens of context" in run("info", "tiny").stdout
     assert facts["sha256"] == hashlib.sha256(data).hexdigest()
     assert facts["drafts"][0]["fits"] is None  # the known draft is not downloaded
     run("pull", "other")
