@@ -177,7 +177,7 @@ def main() -> None:
         return
 
     from edgespec.registry.resolve import resolve
-    from edgespec.runtime.options import default_threads
+    from edgespec.runtime.processors import default_threads
 
     path = str(resolve(arguments.model).path)
     threads = arguments.threads or default_threads()

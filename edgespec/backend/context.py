@@ -46,6 +46,7 @@ class ContextOptions:
         kv_type: "f16", "q8_0" (needs flash attention) or "f32".
         checkpoints: for a model with recurrent layers, how many evaluations `truncate` can undo;
             each costs a copy of its state. Ignored for other models.
+        room: asked before every evaluation how many threads the machine has room for.
     """
 
     length: int = 4096
@@ -57,6 +58,7 @@ class ContextOptions:
     unified: bool = True
     kv_type: str = "f16"
     checkpoints: int = 0
+    room: Callable[[], int] | None = None
 
 
 class Context(Closing):
@@ -91,6 +93,7 @@ class Context(Closing):
             self._pointer, options.checkpoints if self._recurrent else 0
         )
         self.capacity = min(options.length, int(lib.llama_n_ctx_seq(self._pointer)))
+        self._threads = options.threads
         self._batch = Batch(max(options.batch, options.outputs))
         self._n_vocab = model.vocabulary.size
         self._rows: dict[tuple[int, int], Float32Array] = {}
@@ -154,6 +157,7 @@ class Context(Closing):
                 f"{self.length + count} tokens do not fit into a context of {self.capacity}: "
                 "open a longer one (--ctx) or shorten the text"
             )
+        self._make_room()
         pointer, batch = self.pointer, self._batch.fill(tokens, self.length, outputs)
         try:
             status = _evaluate(pointer, batch, count, self.cancel)
@@ -184,6 +188,17 @@ class Context(Closing):
         raise BackendError(
             f"llama.cpp could not evaluate a batch (status {status}): {recent_errors()}"
         )
+
+    def use_threads(self, threads: int) -> None:
+        """Evaluate with so many threads from now on, at most `options.threads`."""
+        threads = max(1, min(threads, self.options.threads))
+        if threads != self._threads:
+            lib.llama_set_n_threads(self.pointer, threads, threads)
+            self._threads = threads
+
+    def _make_room(self) -> None:
+        if self.options.room is not None:
+            self.use_threads(self.options.room())
 
     # -- cancellation -----------------------------------------------------------------------
 

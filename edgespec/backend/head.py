@@ -133,6 +133,7 @@ class HeadContext(Context):
         lib.llama_batch_ext_set_output_logits(self._batch_ext, index, output)
 
     def _process(self, kind: int) -> None:
+        self._make_room()
         status = lib.llama_process(self.pointer, kind, self._batch_ext)
         if status != 0:
             self.length = self.native_length()

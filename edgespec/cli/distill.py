@@ -80,7 +80,7 @@ def distill(
         raise UsageError(f"threads is {threads}: it has to be between 0 and 512")
     from edgespec.distill.make import Request, make_draft
     from edgespec.registry.resolve import resolve
-    from edgespec.runtime.options import default_threads
+    from edgespec.runtime.processors import default_threads
 
     with pull_progress(target or "the default model") as download:
         found = resolve(target, progress=download)

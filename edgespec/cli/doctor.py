@@ -56,7 +56,7 @@ def _facts() -> dict[str, Any]:
     from edgespec.backend import capabilities, kernel_status
     from edgespec.registry.cache import default_cache
     from edgespec.runtime.memory import available_memory
-    from edgespec.runtime.options import default_threads
+    from edgespec.runtime.processors import default_threads
     from edgespec.sampling.kernel import cache_folder
     from edgespec.tuning.kernels import memory_bandwidth
 

@@ -14,7 +14,8 @@ import click
 from edgespec.cli.opening import pull_progress, say_compiling
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.extras import has_extra
-from edgespec.runtime.options import EngineOptions, allowed_processors, default_threads
+from edgespec.runtime.options import EngineOptions
+from edgespec.runtime.processors import allowed_processors, default_threads
 
 if TYPE_CHECKING:
     from edgespec.registry.resolve import ResolvedModel
@@ -106,7 +107,7 @@ def _tune(
     draft = plan.draft.path if plan.draft else None
     known = profile.draft(draft) if draft else profile.ngram
     mix = make_mix(profile.usage, Achieved.from_json(known.get("achieved")))
-    counts = thread_counts(default_threads(), allowed_processors())
+    counts = thread_counts(default_threads(), len(allowed_processors()))
     threads = default_threads()
     kernels = usual_kernels(plan.header)
     work = Work(plan.target.path, draft, mix, threads, kernels, seconds)

@@ -240,7 +240,7 @@ class NEONMatrix(NEONDot):
                 b.intrinsic(name, words, total, b.bitcast(row, vector(I8, 16)), matrix)
                 for total, row in zip(totals, rows, strict=True)
             ]
-        return [_shuffled(b, *totals, lanes) for lanes in ((0, 2, 4, 6), (1, 3, 5, 7))]
+        return [_shuffled(b, totals[0], totals[1], lanes) for lanes in ((0, 2, 4, 6), (1, 3, 5, 7))]
 
     def _row_pairs(self, b: Builder, vectors: Sequence[Value]) -> list[tuple[Value, Value]]:
         """For each 8 weights: those of rows 0 and 1, and those of rows 2 and 3."""

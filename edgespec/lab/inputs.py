@@ -97,7 +97,7 @@ def measured_curve(model: str | None, download: Progress = silent) -> Curve:
     # Nothing else here needs llama.cpp.
     from edgespec.backend import Context, ContextOptions, Model
     from edgespec.registry.resolve import resolve
-    from edgespec.runtime.options import default_threads
+    from edgespec.runtime.processors import default_threads
     from edgespec.tuning.kernels import fast_options
     from edgespec.tuning.measure import measure_cost
 

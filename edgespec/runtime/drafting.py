@@ -32,6 +32,7 @@ from edgespec.registry.pairing import Pairing
 from edgespec.runtime.loading import LoadProgress, load_model
 from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.plan import BATCH, Plan
+from edgespec.runtime.processors import spare_processors
 from edgespec.tuning.drafting import HEAD_BATCH, measure_draft, measure_head
 from edgespec.tuning.exactness import (
     Exactness,
@@ -121,6 +122,7 @@ def _open_model_drafter(
             batch=BATCH,
             outputs=1,
             checkpoints=longest,
+            room=spare_processors().look,
         )
         found = plan.pairing or plan.shared
         assert found is not None

@@ -30,6 +30,7 @@ from edgespec.gguf.header import read_header
 from edgespec.registry.resolve import ResolvedModel
 from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.plan import BATCH, Plan
+from edgespec.runtime.processors import spare_processors
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain
@@ -90,6 +91,7 @@ def open_target(
         kv_type=options.kv_type,
         # The last block is all that is ever taken back.
         checkpoints=int(speculative),
+        room=spare_processors().look,
     )
     exactness = PLAIN
     if speculative:
@@ -131,6 +133,7 @@ def _choose(
         tried = replace(
             settings,
             length=_MEASURED_LENGTH,
+            room=None,
             flash_attention=flash_attention,
             outputs=effort.largest,
         )

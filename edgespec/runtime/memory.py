@@ -10,6 +10,7 @@ import psutil
 
 from edgespec.errors import InsufficientMemoryError
 from edgespec.gguf.header import GGUFHeader
+from edgespec.runtime.cgroups import control_groups, read_lines, read_number
 
 __all__ = ["Demand", "MemoryEstimate", "available_memory", "estimate", "require"]
 
@@ -218,46 +219,25 @@ def _readable(size: int) -> str:
 # -- control groups -------------------------------------------------------------------------
 
 
+_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
 def _cgroup_rooms(membership: Path, root: Path) -> Iterator[int]:
     """Bytes left in each memory control group this process is in, version 1 and 2."""
-    for line in _lines(membership):
-        _, controllers, path = ([*line.split(":", 2), "", "", ""])[:3]
-        if controllers == "":
-            yield from _rooms(root, path, "memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            yield from _rooms(root / "memory", path, *names)
-
-
-def _rooms(mount: Path, path: str, limit: str, usage: str, cache: str) -> Iterator[int]:
-    # A container sees its own group as the mount's root, under a path of the host: look at all
-    # levels, as each may have a limit, and not all are there.
-    group = mount / path.strip().lstrip("/")
-    for folder in (group, *group.parents):
-        most, used = _number(folder / limit), _number(folder / usage)
-        if most is not None and used is not None:
-            yield most - used + _statistic(folder / "memory.stat", cache)
-        if folder == mount:
-            return
+    for folder in control_groups("memory", membership, root):
+        for limit, usage, cache in _FILES:
+            most, used = read_number(folder / limit), read_number(folder / usage)
+            if most is not None and used is not None:
+                yield most - used + _statistic(folder / "memory.stat", cache)
 
 
 def _statistic(path: Path, name: str) -> int:
     """Page cache that a group is charged for, and that the system drops before it runs out."""
-    for line in _lines(path):
+    for line in read_lines(path):
         key, _, value = line.partition(" ")
         if key == name and value.isdecimal():
             return int(value)
     return 0
-
-
-def _number(path: Path) -> int | None:
-    """Return a file's only number; None for "max", and when there is no such file."""
-    text = "".join(_lines(path)).strip()
-    return int(text) if text.isdecimal() else None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text("ascii", "replace").splitlines()
-    except OSError:
-        return []

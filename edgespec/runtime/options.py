@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from edgespec.errors import UsageError
+from edgespec.runtime.processors import default_threads
 
 __all__ = [
     "EXACTNESS_MODES",
     "KERNELS",
     "MAX_BLOCK",
     "EngineOptions",
-    "allowed_processors",
-    "default_threads",
 ]
 
 EXACTNESS_MODES = ("auto", "bitwise", "distribution")
@@ -111,15 +107,3 @@ class EngineOptions:
     def thread_count(self) -> int:
         """Threads to use."""
         return self.threads or default_threads()
-
-
-def default_threads() -> int:
-    """Return the number of physical cores, at most the processors this process may run on."""
-    return max(1, min(psutil.cpu_count(logical=False) or 1, allowed_processors()))
-
-
-def allowed_processors() -> int:
-    """Return how many processors, hyperthreads included, this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions, capabilities
+from edgespec.backend.kernels import formats_of
 from edgespec.errors import (
     BackendError,
     CancelledError,
@@ -17,6 +18,7 @@ from edgespec.errors import (
     ModelFileError,
     UsageError,
 )
+from edgespec.gguf.header import read_header
 
 TEXT = (
     "Rivers carry sand to the sea, and the sea gives it back to the shore. A harbour that is not "
@@ -240,3 +242,31 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError) as caught:
         Model(tmp_path / "nowhere.gguf")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["edgespec's kernels", "llama.cpp's"])
+def test_logits_do_not_depend_on_how_many_threads_there_is_room_for(
+    default_model: Path, ours: bool
+) -> None:
+    """A machine gets busy in the middle of an answer: its bits stay the same."""
+    formats = formats_of(read_header(default_model)) if ours else frozenset()
+    asked: list[int] = []
+
+    def room() -> int:
+        asked.append(1 + len(asked) % 3)
+        return asked[-1]
+
+    with Model(default_model, ModelOptions(formats)) as model:
+        assert model.kernels == ("edgespec" if ours else "llama.cpp")
+        tokens = model.vocabulary.tokenize(TEXT * 8)[:200]
+        rows = []
+        for options in (ContextOptions(threads=1), ContextOptions(threads=3, room=room)):
+            with Context(model, options) as context:
+                for start in (0, 40, 80, 120):
+                    context.prefill(tokens[start : start + 40])
+                found = [context.evaluate(tokens[at : at + 4], 4).copy() for at in (160, 164, 168)]
+                rows.append(
+                    np.concatenate([*found, *alone(context, tokens[172:180])[:]], axis=None)
+                )
+    assert len(asked) == 15 and set(asked) == {1, 2, 3}
+    assert np.array_equal(rows[0].view(np.int32), rows[1].view(np.int32))

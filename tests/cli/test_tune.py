@@ -19,7 +19,7 @@ from edgespec.cli.tune import tune
 from edgespec.control.speedup import Achieved
 from edgespec.files import cache_root
 from edgespec.gguf.header import read_header
-from edgespec.runtime.options import default_threads
+from edgespec.runtime.processors import default_threads
 from edgespec.tuning.kernels import usual_kernels
 from edgespec.tuning.profile import load_profile
 from edgespec.tuning.setting import Setting, find_setting

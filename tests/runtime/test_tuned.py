@@ -11,7 +11,7 @@ import pytest
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.control.speedup import Achieved
 from edgespec.runtime.loading import with_best
-from edgespec.runtime.options import default_threads
+from edgespec.runtime.processors import default_threads
 from edgespec.tuning.profile import load_profile
 from edgespec.tuning.setting import (
     Setting,
