@@ -54,8 +54,10 @@ def write_mamba(path: Path, layers: int = 2, seed: int = 0, *, infill: bool = Fa
     return _finish(writer, path)
 
 
-def write_llama(path: Path, seed: int = 0, sharpness: float = 3.0) -> Path:
-    """A llama of random weights that reads and writes bytes, with a chat template.
+def write_llama(
+    path: Path, seed: int = 0, sharpness: float = 3.0, template: str = TEMPLATE, tools: str = ""
+) -> Path:
+    """A llama of random weights that reads and writes bytes, with a chat template or two.
 
     Its next token depends on the last few, most of all on the last one.
     """
@@ -65,7 +67,9 @@ def write_llama(path: Path, seed: int = 0, sharpness: float = 3.0) -> Path:
     writer.add_rope_dimension_count(WIDTH // heads)
     writer.add_rope_freq_base(10000.0)
     writer.add_add_bos_token(False)
-    writer.add_chat_template(TEMPLATE)
+    writer.add_chat_template(template)
+    if tools:
+        writer.add_string("tokenizer.chat_template.tool_use", tools)
 
     tokens = len(SPECIAL) + 256
     noise, ones = _fillers(writer, seed)

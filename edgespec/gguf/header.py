@@ -87,6 +87,7 @@ class GGUFHeader:
     eos_token_id: int | None
     eot_token_id: int | None
     chat_template: str | None
+    tool_template: str | None
     reduced: ReducedVocabulary | None = field(repr=False)
     eagle: EagleHead | None = field(repr=False)
     held_out: HeldOut | None = field(repr=False)
@@ -172,6 +173,7 @@ def _header(path: Path, data: Metadata, readers: Sequence[BoundedReader]) -> GGU
         eos_token_id=data.token("tokenizer.ggml.eos_token_id", count),
         eot_token_id=data.token("tokenizer.ggml.eot_token_id", count),
         chat_template=data.text("tokenizer.chat_template"),
+        tool_template=data.text("tokenizer.chat_template.tool_use"),
         reduced=reduced,
         eagle=eagle,
         held_out=read_held_out(data),

@@ -38,7 +38,7 @@ from edgespec.runtime.trace import Trace, costs_and_learning, request_facts
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.penalties import breaker_table
 from edgespec.speculation.settings import draw_settings
-from edgespec.templates import ChatTemplate
+from edgespec.templates import ChatTemplate, check_names
 from edgespec.tuning.exactness import remember_choice
 from edgespec.tuning.profile import load_profile
 from edgespec.tuning.setting import measurement_key, setting_of
@@ -169,6 +169,8 @@ class Engine(Closing):
         limits: GenerationLimits | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        continue_final_message: bool = False,
+        template_variables: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Stream:
         """Answer a conversation, rendered by the model's chat template.
@@ -176,13 +178,19 @@ class Engine(Closing):
         Args:
             messages: each with a "role" and a "content", as for `ChatTemplate.render`.
             tools: JSON schemas of functions, for templates that know tools.
+            continue_final_message: continue the last message, which is the assistant's.
+            template_variables: more variables for the template, e.g. ``enable_thinking``.
             options: as for `generate`, and with its errors.
 
         Raises:
             TemplateError: the model has no template, or it refuses the conversation.
             UsageError: a message is not of the form it should have.
         """
-        prompt = self.template.render(messages, tools=tools)
+        variables = template_variables or {}
+        check_names(variables)
+        prompt = self.template.render(
+            messages, tools=tools, continue_final_message=continue_final_message, **variables
+        )
         return self.generate(prompt, sampling, limits, **options)
 
     def tokenize(self, text: str) -> Int32Array:

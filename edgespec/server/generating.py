@@ -102,6 +102,7 @@ def _prepare_chat(
     prompt = engine.template.render(
         [_as_template_message(message) for message in request.messages],
         tools=tools.tools if tools else None,
+        **request.rendering(),
     )
     most = request.max_completion_tokens
     stream = engine.generate(

@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 
+from edgespec.errors import UsageError
 from edgespec.server.errors import ApiError
+from edgespec.templates import check_names
 
 __all__ = [
     "ChatRequest",
@@ -94,6 +96,10 @@ class Message(_Shape):
     name: str | None = None
     tool_calls: Annotated[list[dict[str, Any]], Field(max_length=_MOST_TOOLS)] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    """What the model thought before it answered, as its answers have it."""
+    reasoning: str | None = None
+    """Another name of that."""
 
 
 class TextFormat(_Shape):
@@ -136,6 +142,30 @@ class ChatRequest(GenerationRequest):
     tools: Annotated[list[dict[str, Any]], Field(max_length=_MOST_TOOLS)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     """`none`, `auto`, `required`, or a tool by its name."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """More variables for the model's chat template, e.g. `enable_thinking`."""
+    add_generation_prompt: bool | None = None
+    """End the prompt with the opening of the assistant's answer, which is the default."""
+    continue_final_message: bool | None = None
+    """Continue the last message, which is the assistant's, instead of answering it."""
+
+    def rendering(self) -> dict[str, Any]:
+        """Return what the chat template gets besides messages and tools.
+
+        Raises:
+            UsageError: a variable has a name that is taken, or two fields exclude each other.
+        """
+        variables = self.chat_template_kwargs or {}
+        check_names(variables)
+        if self.continue_final_message and self.add_generation_prompt:
+            raise UsageError(
+                "continue_final_message and add_generation_prompt exclude each other: leave one out"
+            )
+        return {
+            **variables,
+            "add_generation_prompt": self.add_generation_prompt is not False,
+            "continue_final_message": bool(self.continue_final_message),
+        }
 
 
 class CompletionRequest(GenerationRequest):

@@ -8,19 +8,31 @@ from typing import Any
 
 from edgespec.errors import UsageError
 
-__all__ = ["Message", "fold_system", "plain", "plain_message"]
+__all__ = [
+    "Message",
+    "as_parts",
+    "fold_system",
+    "join_turns",
+    "plain",
+    "plain_message",
+    "with_arguments_as_text",
+]
 
 Message = Mapping[str, Any]
 
 _INPUT_DEPTH = 48  # leaves a template room to wrap what it is given
 _ARGUMENTS_DEPTH = 4  # of message.tool_calls[i].function.arguments
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+"""The names under which templates look for what a model thought before it answered."""
 
 
 def plain_message(message: Message) -> dict[str, Any]:
-    """Copy a message; the copy's content is text or None.
+    """Copy a message; the copy's content is text.
 
-    The copy has the arguments of tool calls as objects, even if the message has them as JSON text,
-    as in OpenAI's interface: templates write them as JSON.
+    Many templates know neither a content of None nor an empty list of calls: the one becomes an
+    empty text, the other is left out. The copy has the arguments of tool calls as objects, even if
+    the message has them as JSON text, as in OpenAI's interface: templates write them as JSON. No
+    arguments are an empty object. The role "developer" becomes "system", which it was before.
 
     Raises:
         UsageError: the message is not of the form that `ChatTemplate.render` takes.
@@ -31,11 +43,19 @@ def plain_message(message: Message) -> dict[str, Any]:
     content = copy.get("content")
     if isinstance(content, list):
         copy["content"] = "\n".join(_part_text(part) for part in content)
-    elif not isinstance(content, (str, type(None))):
+    elif content is None:
+        copy["content"] = ""
+    elif not isinstance(content, str):
         raise UsageError("the content of a message has to be text or a list of text parts")
+    if copy["role"] == "developer":
+        copy["role"] = "system"
+    if not copy.get("tool_calls", True):
+        del copy["tool_calls"]
     for function in _called(copy):
-        if isinstance(function.get("arguments"), str):
-            function["arguments"] = _object_or_text(function["arguments"])
+        function["arguments"] = _as_object(function.get("arguments"))
+    thought = next((copy[key] for key in _REASONING if isinstance(copy.get(key), str)), None)
+    if thought is not None:
+        copy.update(dict.fromkeys(_REASONING, thought))
     return copy
 
 
@@ -56,13 +76,37 @@ def _called(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield function
 
 
-def _object_or_text(text: str) -> Any:
-    """Return the JSON object in a text; the text itself if it holds anything else."""
+def _as_object(arguments: Any) -> Any:
+    """Return arguments as an object; as they are if they are neither that nor the JSON of one."""
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, str):
+        return arguments
+    if not arguments.strip():
+        return {}
     try:
-        value = plain(json.loads(text, parse_constant=_no_constant), _ARGUMENTS_DEPTH)
+        value = plain(json.loads(arguments, parse_constant=_no_constant), _ARGUMENTS_DEPTH)
     except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, dict) else text
+        return arguments
+    return {} if value is None else value if isinstance(value, dict) else arguments
+
+
+def as_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with each text as a list of parts."""
+    return [
+        {**message, "content": [{"type": "text", "text": text}] if text else []}
+        for message, text in ((one, one["content"]) for one in messages)
+    ]
+
+
+def with_arguments_as_text(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with the arguments of calls as JSON."""
+    copies: list[dict[str, Any]] = plain(messages)
+    for message in copies:
+        for function in _called(message):
+            if not isinstance(function["arguments"], str):
+                function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+    return copies
 
 
 def _no_constant(name: str) -> None:
@@ -91,6 +135,26 @@ def fold_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
     rest = messages[1:]
     for index, message in enumerate(rest):
         if message["role"] == "user":
-            text = f"{messages[0].get('content') or ''}\n\n{message.get('content') or ''}"
-            return [*rest[:index], {**message, "content": text}, *rest[index + 1 :]]
+            return [*rest[:index], _joined(messages[0], message), *rest[index + 1 :]]
     return None
+
+
+def join_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """Join texts that one side said in a row; None if there are none."""
+    joined: list[dict[str, Any]] = []
+    for message in messages:
+        if joined and _one_turn(joined[-1], message):
+            joined[-1] = _joined(joined[-1], message)
+        else:
+            joined.append(message)
+    return joined if len(joined) < len(messages) else None
+
+
+def _one_turn(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    same = first["role"] == second["role"] != "tool"
+    return same and "tool_calls" not in first and "tool_calls" not in second
+
+
+def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    texts = [text for text in (first["content"], second["content"]) if text]
+    return {**second, "content": "\n\n".join(texts)}

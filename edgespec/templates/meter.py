@@ -15,6 +15,7 @@ _SECONDS_A_MESSAGE = 0.002
 _DEPTH = 64
 _INTEGER_BITS = 4096
 _NEEDLE = 256
+_SHORT = 1 << 14
 _ITEM = 32  # bytes of a reference and of what every object has besides its content
 _TICKS = 16  # hooks between two looks at the clock
 
@@ -28,9 +29,18 @@ class Meter:
 
     A template can nest one list in another, so that a value of a few bytes becomes terabytes when
     it is printed or compared. The size of a value is therefore its size when written out.
+
+    Args:
+        messages, variables: what the template is given; larger ones may take more.
+        began: this thread's processor time at which the rendering began; now by default.
     """
 
-    def __init__(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        messages: list[dict[str, Any]],
+        variables: dict[str, Any],
+        began: float | None = None,
+    ) -> None:
         self._sizes: dict[int, tuple[Any, int, int]] = {}
         self._largest = 1 << 62
         given = self.size((messages, variables))
@@ -39,7 +49,8 @@ class Meter:
         self._output = 0
         self._ticks = 0
         # Processor time, so that a busy machine does not make a template fail.
-        self._deadline = time.thread_time() + _SECONDS + _SECONDS_A_MESSAGE * len(messages)
+        began = time.thread_time() if began is None else began
+        self._deadline = began + _SECONDS + _SECONDS_A_MESSAGE * len(messages)
 
     def tick(self) -> None:
         """Stop when time is up, or soon after."""
@@ -68,6 +79,10 @@ class Meter:
         self.check_length(length)
         self._spend(length)
 
+    def put_aside(self, length: int) -> None:
+        """Account for a part of a text that is being made, whose other parts are not known yet."""
+        self._spend(length)
+
     def put_out(self, length: int) -> None:
         """Account for one more piece of the output."""
         self._output += length
@@ -77,6 +92,11 @@ class Meter:
         """Refuse a text that is too long."""
         if length > self._largest:
             raise LimitError("makes too long a text")
+
+    def check_short(self, values: Iterable[Any]) -> None:
+        """Refuse values that are long for a function whose time grows fast."""
+        if sum(map(self.size, values)) > _SHORT:
+            raise LimitError(f"passes more than {_SHORT} characters where fewer are expected")
 
     def check_integer(self, value: int) -> None:
         """Refuse a number whose arithmetic would take long."""

@@ -45,6 +45,7 @@ def header(**changes: Any) -> GGUFHeader:
         "eos_token_id": None,
         "eot_token_id": None,
         "chat_template": None,
+        "tool_template": None,
         "reduced": None,
         "eagle": None,
         "held_out": None,

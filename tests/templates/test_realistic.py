@@ -142,9 +142,9 @@ def test_gemma_gets_the_system_text_in_the_first_user_message(render: Render) ->
     )
 
 
-def test_folding_does_not_hide_another_refusal(render: Render) -> None:
-    with pytest.raises(TemplateError, match="System role not supported"):
-        render(GEMMA, SYSTEM, USER, USER)
+def test_the_reason_shown_is_that_of_the_last_form(render: Render) -> None:
+    with pytest.raises(TemplateError, match="roles must alternate"):
+        render(GEMMA, SYSTEM, USER, ANSWER, ANSWER | {"role": "tool"})
     with pytest.raises(TemplateError, match="System role not supported"):
         render(GEMMA, SYSTEM)
 
@@ -153,8 +153,12 @@ def test_mistral(render: Render) -> None:
     assert render(MISTRAL, SYSTEM, USER, ANSWER, USER) == (
         "<s>[INST] Hi[/INST] Hello.</s>[INST] Be brief.\n\nHi[/INST]"
     )
+    assert render(MISTRAL, USER, USER) == "<s>[INST] Hi\n\nHi[/INST]"
+    assert render(GEMMA, SYSTEM, USER, USER) == (
+        "<s><start_of_turn>user\nBe brief.\n\nHi\n\nHi<end_of_turn>\n<start_of_turn>model\n"
+    )
     with pytest.raises(TemplateError, match=r"refuses .* roles must alternate.*--raw"):
-        render(MISTRAL, USER, USER)
+        render(MISTRAL, ANSWER, USER)
 
 
 def test_qwen_with_tools(render: Render) -> None:
