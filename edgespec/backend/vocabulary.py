@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import secrets
 import threading
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from edgespec._types import Int32Array
 from edgespec.backend.native import lib
-from edgespec.errors import BackendError
+from edgespec.errors import BackendError, UnsupportedError
 
 __all__ = ["PLAIN", "Vocabulary"]
 
@@ -83,6 +84,33 @@ class Vocabulary:
         if prefix is None or suffix is None or middle is None:
             return None
         return prefix, suffix, middle
+
+    def gap(
+        self, before: str | Sequence[int], after: str, *, after_first: bool = False
+    ) -> list[int]:
+        """Return a prompt that asks for the text between two others.
+
+        Args:
+            before, after: plain texts, or tokens.
+            after_first: whether the model expects them in that order.
+
+        Raises:
+            UnsupportedError: the model cannot fill gaps.
+        """
+        if self.infill is None:
+            raise UnsupportedError(
+                "suffix is not supported by this model: it has no tokens that mark a gap to fill"
+            )
+        begin, end, middle = self.infill
+        text = self._plain(before) if isinstance(before, str) else list(before)
+        first, second = [begin, *text], [end, *self._plain(after)]
+        parts = second + first if after_first else first + second
+        bos = [self.bos] if self.adds_bos and self.bos is not None else []
+        return [*bos, *parts, middle]
+
+    def _plain(self, text: str) -> list[int]:
+        tokens: list[int] = self.tokenize(text, add_special=False).tolist()
+        return tokens
 
     @property
     def adds_bos(self) -> bool:

@@ -62,6 +62,26 @@ _INTERRUPTED = 130
     show_default=True,
     help="Seconds that running answers get when the server stops.",
 )
+@click.option("--alias", metavar="NAME", help="Name of the model to tell clients.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(1),
+    help="Most tokens of an answer whose request says nothing; none: the context.",
+)
+@click.option(
+    "--overflow",
+    type=click.Choice(["stop", "shift"]),
+    default="stop",
+    show_default=True,
+    help="When the context is full: end, or drop the oldest half and go on.",
+)
+@click.option(
+    "--chat-template",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Chat template (Jinja) in place of the model's own.",
+)
+@click.option("--no-ui", is_flag=True, help="Without the web page.")
 @sampling_options
 def serve(**values: Any) -> int:
     """Serve OpenAI's HTTP interface, and a web page.
@@ -77,7 +97,9 @@ def serve(**values: Any) -> int:
 
     options = make_engine_options(values)
     seed = values["seed"]
-    defaults = Defaults(make_sampling(values), values["accept"], seed)
+    defaults = Defaults(
+        make_sampling(values), values["accept"], seed, values["max_tokens"], values["overflow"]
+    )
     draw_settings(defaults.sampling, defaults.accept)
     access = Access(values["host"], _key(values), tuple(values["allow_origin"]))
     limits = Limits(
@@ -92,7 +114,10 @@ def serve(**values: Any) -> int:
         open_engine(values["model"], options) as engine,
     ):
         logging.basicConfig(level=logging.WARNING, format="edgespec: %(message)s")
-        service = Service(engine, defaults, access, limits)
+        engine.model_name = values["alias"] or engine.model_name
+        if values["chat_template"] is not None:
+            engine.use_template(values["chat_template"].read_text(encoding="utf-8-sig"))
+        service = Service(engine, defaults, access, limits, page=not values["no_ui"])
         host, port = listener.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         server = Server(

@@ -20,7 +20,7 @@ from edgespec.drafters import Drafter
 from edgespec.errors import ContextFullError, NumericalError, UsageError
 from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.cycle import Cycle, CycleReport, Origin, Statistics
-from edgespec.runtime.logprobs import LogprobReader
+from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
 from edgespec.runtime.prefix_cache import PrefixCache
 from edgespec.runtime.trace import GenerationTrace
 from edgespec.sampling.filters import make_workspace
@@ -30,6 +30,8 @@ from edgespec.speculation.settings import DrawSettings
 _log = logging.getLogger("edgespec.decoder")
 
 __all__ = ["Decoder", "Ending", "PrefillProgress"]
+
+_NO_LIMIT = 2**31
 
 PrefillProgress = Callable[[int, int], None]
 """Called with the tokens of a prompt that were read, and how many there are to read."""
@@ -80,6 +82,7 @@ class Decoder:
         self._logprobs: LogprobReader | None = None
         self._ending: Ending = _all
         self._single = False  # the evaluation before was of one token
+        self._most = _NO_LIMIT
 
     @property
     def held(self) -> Int32Array:
@@ -101,13 +104,14 @@ class Decoder:
         logprobs: LogprobReader | None = None,
         progress: PrefillProgress | None = None,
         ending: Ending | None = None,
+        most: int | None = None,
     ) -> None:
         """Start, or go on with, a generation after `tokens`.
 
         What the caches share with them is reused; `statistics` is added to from here on, and
         what is emitted obeys the constraint. Every cycle is told to `trace`, and tells how likely
         its tokens were if there is a reader for that. What stands behind the end that `ending`
-        finds is never emitted, nor counted.
+        finds is never emitted, nor counted. No cycle proposes more than `most`.
 
         Raises:
             UsageError: no tokens, or a biased token that does not exist.
@@ -124,6 +128,7 @@ class Decoder:
         self._trace = trace
         self._logprobs = logprobs
         self._ending, self._single = ending or _all, False
+        self._most = _NO_LIMIT if most is None else most
         self.drafter.begin(settings)
         self.statistics = statistics
         if statistics.emitted == 0:  # not where it goes on after another one's turn, or a shift
@@ -145,7 +150,7 @@ class Decoder:
         assert self._settings is not None, "begin was not called"
         clock = [perf_counter()]
         try:
-            most = max(0, min(self.k, limit - 1, self.room - 1))
+            most = max(0, min(self.k, self._most, limit - 1, self.room - 1))
             budget = self.policy.budget(self.target.length, most)
             count, q = self.drafter.propose(self.history, self.length, budget)
             clock.append(perf_counter())
@@ -186,6 +191,32 @@ class Decoder:
             self._trace.cycle(report)
         if self.on_cycle is not None:
             self.on_cycle(report)
+
+    def score(self, tokens: Int32Array, reader: LogprobReader) -> list[TokenLogprobs]:
+        """Return how likely each token but the first is after those before it.
+
+        Afterwards the caches are empty.
+
+        Raises:
+            UsageError: no tokens, or one that does not exist.
+            ContextFullError: they do not fit into the context.
+            CancelledError: cancelled.
+        """
+        self._check_tokens(tokens)
+        self.prefix_cache.switch(self.target, self.held, tokens[:1])
+        self.forget()
+        told: list[TokenLogprobs] = []
+        before, after = tokens[:-1], tokens[1:].tolist()
+        step = self.target.options.outputs
+        try:
+            for start in range(0, len(before), step):
+                block = before[start : start + step]
+                logits = self.target.evaluate(block, len(block))
+                reader.read(logits)
+                told += reader.of(logits, after[start : start + step])
+        finally:
+            self.forget()
+        return told
 
     def keep(self, length: int) -> None:
         """Take back committed tokens behind the first `length`: a block ended inside."""
@@ -281,6 +312,13 @@ class Decoder:
         return self.target.native_length() == self.target.length
 
     def _check(self, tokens: Int32Array, settings: DrawSettings) -> None:
+        self._check_tokens(tokens)
+        bias = settings.arguments.bias_tokens
+        size = len(self._p)
+        if len(bias) and int(bias.max()) >= size:
+            raise UsageError(f"logit bias names token {int(bias.max())}: the vocabulary has {size}")
+
+    def _check_tokens(self, tokens: Int32Array) -> None:
         if len(tokens) == 0:
             raise UsageError("the prompt is empty: give it at least one token")
         if len(tokens) >= self.capacity:
@@ -291,9 +329,6 @@ class Decoder:
         size = len(self._p)
         if int(tokens.min()) < 0 or int(tokens.max()) >= size:
             raise UsageError(f"a token of the prompt is not in the vocabulary of {size}")
-        bias = settings.arguments.bias_tokens
-        if len(bias) and int(bias.max()) >= size:
-            raise UsageError(f"logit bias names token {int(bias.max())}: the vocabulary has {size}")
 
     def _count(self, evaluated: int, count: int, cycle: Cycle, clock: list[float]) -> None:
         statistics, emitted = self.statistics, len(cycle.tokens)

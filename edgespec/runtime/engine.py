@@ -22,7 +22,7 @@ from edgespec.runtime.cycle import Cycle, CycleReport
 from edgespec.runtime.decoder import Decoder, PrefillProgress
 from edgespec.runtime.drafting import open_drafter, remember
 from edgespec.runtime.loading import LoadProgress, make_policy, open_target
-from edgespec.runtime.logprobs import LogprobReader
+from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
 from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.plan import make_plan
 from edgespec.runtime.prefix_cache import (
@@ -129,6 +129,7 @@ class Engine(Closing):
         accept: str = "auto",
         grammar: str | None = None,
         logprobs: int | None = None,
+        k: int | None = None,
         progress: PrefillProgress | None = None,
     ) -> Stream:
         """Continue a raw prompt: no chat template is applied to it.
@@ -141,11 +142,12 @@ class Engine(Closing):
                 JSON Schema.
             accept: one of `ACCEPTANCE_RULES`; "auto" is rejection, at temperature 0 greedy.
             logprobs: tell how likely each token was, and so many of the most likely ones.
+            k: the most proposals of a cycle, up to `largest_k`; 0 for plain decoding.
             progress: called while the prompt is read, in the thread that reads the stream.
 
         Raises:
-            UsageError: unknown rule, or "greedy" with a temperature above 0; or the engine was
-                closed, or loaded before a fork.
+            UsageError: unknown rule, or "greedy" with a temperature above 0; a k out of range; or
+                the engine was closed, or loaded before a fork.
             GrammarError: the grammar does not compile.
         """
         self._check()
@@ -159,8 +161,25 @@ class Engine(Closing):
         reader = None
         if logprobs is not None:
             reader = LogprobReader(logprobs, self.exactness.largest_k + 1, self.vocabulary.size)
+        if k is not None and not 0 <= k <= self.largest_k:
+            raise UsageError(f"k is {k}: it has to be between 0 and {self.largest_k} here")
         limits = limits or GenerationLimits()
-        return Stream(self, tokens, settings, limits, constraint, reader, progress)
+        return Stream(self, tokens, settings, limits, constraint, reader, progress, k)
+
+    def score(self, tokens: Sequence[int] | Int32Array, logprobs: int = 0) -> list[TokenLogprobs]:
+        """Return how likely each token of a text but the first is after those before it.
+
+        Args:
+            tokens: of the text.
+            logprobs: how many of the most likely tokens to tell at each place.
+
+        Raises:
+            UsageError: no tokens, or one that does not exist.
+            ContextFullError: they do not fit into the context.
+        """
+        self._check()
+        reader = LogprobReader(logprobs, self.target.options.outputs, self.vocabulary.size)
+        return self._scheduler.score(_token_ids(tokens), reader)
 
     def chat(
         self,
@@ -215,12 +234,26 @@ class Engine(Closing):
         """
         return ChatTemplate.from_model(self.header, self.vocabulary)
 
+    def use_template(self, source: str) -> None:
+        """Render conversations with this chat template from now on.
+
+        Raises:
+            TemplateError: it does not compile.
+        """
+        header = replace(self.header, chat_template=source, tool_template=None)
+        self.template = ChatTemplate.from_model(header, self.vocabulary)
+
     # -- what it is and does ----------------------------------------------------------------
 
     @property
     def context_length(self) -> int:
         """Tokens that a prompt and its answer may have together."""
         return self.decoder.capacity
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with whatever may change an answer to a seed: model, build, machine, setting."""
+        return f"{self._cache_key} {self.drafter_name} {self.exactness.mode}"
 
     @property
     def largest_k(self) -> int:

@@ -11,10 +11,12 @@ from time import monotonic
 
 import numpy as np
 
+from edgespec._types import Int32Array
 from edgespec.backend.interrupts import held_interrupts
 from edgespec.errors import CancelledError, EdgespecError, UsageError
 from edgespec.runtime.cycle import Cycle
 from edgespec.runtime.decoder import Decoder
+from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
 from edgespec.runtime.stream import Stream
 
 __all__ = ["FairLock", "Scheduler"]
@@ -101,6 +103,16 @@ class Scheduler:
             yield
         self._lock.end(holder)
 
+    def score(self, tokens: Int32Array, reader: LogprobReader) -> list[TokenLogprobs]:
+        """Return how likely each token but the first is after those before it.
+
+        Raises: as `borrowed` and `Decoder.score`.
+        """
+        with self.borrowed(reader):
+            self._current = None
+            self._decoder.target.resume()
+            return self._decoder.score(tokens, reader)
+
     def forget(self) -> None:
         """Empty all caches; a stream under way reads its text again.
 
@@ -172,6 +184,7 @@ class Scheduler:
             stream.logprobs,
             stream.progress,
             stream.kept,
+            stream.most,
         )
 
     def _shift(self, stream: Stream) -> bool:

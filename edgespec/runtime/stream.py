@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -82,7 +83,7 @@ class Result:
         tokens: every emitted token, an end token included.
         finish_reason: "stop" for an end token or stop string, "length" for max_tokens,
             "context" for a full context, "cancelled".
-        logprobs: of every emitted token, if they were asked for.
+        logprobs: of every emitted token but those of a stop string, if they were asked for.
     """
 
     text: str
@@ -141,8 +142,10 @@ class Stream:
         constraint: Constraint | None = None,
         logprobs: LogprobReader | None = None,
         progress: PrefillProgress | None = None,
+        most: int | None = None,
     ) -> None:
         self.constraint = constraint
+        self.most = most
         self.logprobs = logprobs
         self.progress = progress
         self.trace: GenerationTrace | None = None
@@ -158,7 +161,10 @@ class Stream:
         self._ends = runner.vocabulary.end_tokens
         self._text: list[str] = []
         self._logprobs: list[TokenLogprobs] = []
+        self._starts: list[int] = []  # the character of the answer that each of them begins at
+        self._spelled = SpelledText()
         self._told = 0  # of those, in chunks
+        self._shown = 0  # characters
         self._reason: FinishReason | None = None
         self._chunks = self._generate()
 
@@ -181,6 +187,10 @@ class Stream:
         """End the stream; a running evaluation is stopped at its next operation."""
         self.cancelled = True
         self._runner.interrupt(self)
+
+    def skip(self) -> None:
+        """End it before its first token, as if that were one too many."""
+        self._reason = "length"
 
     @property
     def result(self) -> Result:
@@ -237,12 +247,16 @@ class Stream:
                 break
             for index, (token, last) in enumerate(zip(cycle.tokens, cycle.origins, strict=True)):
                 if cycle.logprobs:
+                    self._starts.append(self._spelled.add(cycle.pieces[index]))
                     self._logprobs.append(cycle.logprobs[index])
                 yield from self._take(token, cycle.pieces[index], last)
                 if self._reason is not None:
                     break
         self._runner.retract(self)
         rest = self._assembler.finish()
+        self._shown += len(rest)
+        if self._assembler.stopped:
+            del self._logprobs[bisect_left(self._starts, self._shown) :]
         if rest or self._told < len(self._logprobs):
             yield self._chunk(rest, self.emitted[-1] if self.emitted else -1, last)
 
@@ -273,12 +287,29 @@ class Stream:
         elif len(self.emitted) == self.limits.max_tokens:
             self._reason = "length"
         if text:
-            yield self._chunk(text, token, origin)
+            self._shown += len(text)
+            told = bisect_left(self._starts, self._shown)  # what is behind may be a stop string's
+            yield self._chunk(text, token, origin, told)
 
-    def _chunk(self, text: str, token: int, origin: Origin) -> TokenChunk:
+    def _chunk(self, text: str, token: int, origin: Origin, told: int | None = None) -> TokenChunk:
         self._text.append(text)
-        logprobs, self._told = tuple(self._logprobs[self._told :]), len(self._logprobs)
+        logprobs = tuple(self._logprobs[self._told : told])
+        self._told += len(logprobs)
         return TokenChunk(text, token, origin, logprobs)
+
+
+class SpelledText:
+    """Counts the characters that tokens spell."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._length = 0
+
+    def add(self, piece: bytes) -> int:
+        """Return the character that a token's first byte belongs to."""
+        start = self._length
+        self._length += len(self._decoder.decode(piece))
+        return start
 
 
 class TextAssembler:

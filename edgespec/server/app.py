@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,17 +18,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
+from edgespec import __version__
 from edgespec.errors import UsageError
 from edgespec.server.admission import Admission
 from edgespec.server.description import describe
 from edgespec.server.errors import ApiError, error_response
-from edgespec.server.generating import Defaults, prepare
+from edgespec.server.generating import Defaults, prepare, render
 from edgespec.server.guard import Access, KeyGuard, OriginGuard
 from edgespec.server.metrics import Counting, Metrics
 from edgespec.server.requests import (
     ChatRequest,
     CompletionRequest,
+    DetokenizeRequest,
     GenerationRequest,
+    TemplateRequest,
+    TokenizeRequest,
     parse,
     read_body,
 )
@@ -84,15 +90,20 @@ class Service:
         defaults: for what requests do not specify.
         access: who may use it.
         limits: what a request may take.
+        page: whether there is a web page.
     """
 
     engine: Engine
     defaults: Defaults
     access: Access = field(default_factory=Access)
     limits: Limits = field(default_factory=Limits)
+    page: bool = True
 
     def __post_init__(self) -> None:
         self.created = int(time.time())
+        # Answers to one seed are the same as long as this is.
+        facts = f"{__version__} {self.engine.fingerprint}"
+        self.fingerprint = f"fp_{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
         self.admission = Admission(self.limits.parallel, self.limits.queue)
         self.metrics = Metrics(self.admission, lambda: self.engine.waiting)
 
@@ -113,7 +124,46 @@ class Service:
             self.admission,
             self.metrics,
             self.limits.seconds,
+            {"system_fingerprint": self.fingerprint},
         )
+
+    # -- tokens -----------------------------------------------------------------------------
+
+    async def tokenize(self, request: Request) -> Response:
+        """POST /tokenize."""
+        asked = parse(TokenizeRequest, await read_body(request, self.limits.body))
+        tokens = await asyncio.to_thread(
+            self.engine.vocabulary.tokenize,
+            asked.content,
+            add_special=asked.add_special,
+            parse_special=asked.parse_special,
+        )
+        told: list[Any] = tokens.tolist()
+        if asked.with_pieces:
+            told = [{"id": token, "piece": self._piece(token)} for token in told]
+        return JSONResponse({"tokens": told, "count": len(told)})
+
+    async def detokenize(self, request: Request) -> Response:
+        """POST /detokenize."""
+        asked = parse(DetokenizeRequest, await read_body(request, self.limits.body))
+        vocabulary = self.engine.vocabulary
+        if any(not 0 <= token < vocabulary.size for token in asked.tokens):
+            message = f"tokens: one is not in the vocabulary of {vocabulary.size}"
+            raise ApiError(400, message, param="tokens")
+        return JSONResponse({"content": vocabulary.decode(asked.tokens, special=True)})
+
+    async def apply_template(self, request: Request) -> Response:
+        """POST /apply-template."""
+        asked = parse(TemplateRequest, await read_body(request, self.limits.body))
+        text = await asyncio.to_thread(render, self.engine, asked)
+        return JSONResponse({"prompt": text})
+
+    def _piece(self, token: int) -> str | list[int]:
+        data = self.engine.vocabulary.piece(token, special=True)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return list(data)
 
     # -- telling ----------------------------------------------------------------------------
 
@@ -150,7 +200,7 @@ class Service:
         """GET /openapi.json."""
         return JSONResponse(describe(keyed=self.access.api_key is not None))
 
-    async def page(self, request: Request) -> Response:
+    async def show_page(self, request: Request) -> Response:
         """GET / and the files of that page.
 
         They change together, so a browser checks each time whether its copies are current.
@@ -164,21 +214,27 @@ class Service:
 def make_app(service: Service) -> Starlette:
     """Make the ASGI application of a service."""
     routes = [
-        Route("/v1/chat/completions", service.chat, methods=["POST"]),
-        Route("/v1/completions", service.complete, methods=["POST"]),
-        Route("/v1/models", service.models),
-        Route("/v1/models/{id:path}", service.model),
+        *(
+            Route(f"{prefix}{path}", handler, methods=methods)
+            for prefix in ("/v1", "")  # some clients leave it out
+            for path, handler, methods in (
+                ("/chat/completions", service.chat, ["POST"]),
+                ("/completions", service.complete, ["POST"]),
+                ("/models", service.models, ["GET"]),
+                ("/models/{id:path}", service.model, ["GET"]),
+            )
+        ),
+        Route("/tokenize", service.tokenize, methods=["POST"]),
+        Route("/detokenize", service.detokenize, methods=["POST"]),
+        Route("/apply-template", service.apply_template, methods=["POST"]),
         Route("/health", service.health),
         Route("/metrics", service.show_metrics),
         Route("/openapi.json", service.description),
     ]
     paths = {route.path for route in routes} | {"/"}
+    page = [Route("/", service.show_page), Route("/{file}", service.show_page)]
     return Starlette(
-        routes=[
-            *routes,
-            Route("/", service.page),
-            Route("/{file}", service.page),
-        ],
+        routes=[*routes, *(page if service.page else [])],
         middleware=[
             Middleware(Counting, service.metrics, paths),
             Middleware(OriginGuard, service.access),

@@ -8,13 +8,25 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from edgespec import __version__
-from edgespec.server.requests import ChatRequest, CompletionRequest
+from edgespec.server.requests import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TemplateRequest,
+    TokenizeRequest,
+)
 
 __all__ = ["describe"]
 
 Json = dict[str, Any]
 
-_SHAPES: tuple[type[BaseModel], ...] = (ChatRequest, CompletionRequest)
+_SHAPES: tuple[type[BaseModel], ...] = (
+    ChatRequest,
+    CompletionRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+    TemplateRequest,
+)
 _ERRORS = {
     "400": "the request is wrong",
     "401": "the API key is missing or wrong",
@@ -60,19 +72,30 @@ def _paths() -> Json:
         "/v1/models/{id}": {
             "get": _reading("The model", _of("Model"), "401", "403", "404", parameters=[name])
         },
+        "/tokenize": {"post": _asking("Split a text into tokens", "Tokenize")},
+        "/detokenize": {"post": _asking("Join tokens to a text", "Detokenize")},
+        "/apply-template": {"post": _asking("Render a conversation", "Template")},
         "/health": {"get": _reading("Whether it runs", _of("Health"), "403")},
         "/metrics": {"get": _reading("For Prometheus", {"text/plain": {}}, "401", "403")},
         "/openapi.json": {"get": _reading("This", {"application/json": {}}, "403")},
     }
 
 
+def _body(name: str) -> Json:
+    return {"required": True, "content": _of(f"{name}Request")}
+
+
+def _asking(summary: str, name: str) -> Json:
+    errors = ("400", "401", "403", "408", "413")
+    return {"requestBody": _body(name), **_reading(summary, _of(f"{name}Answer"), *errors)}
+
+
 def _generation(summary: str, name: str) -> Json:
-    schema = {"$ref": f"#/components/schemas/{name}Request"}
     event = _object(data={"type": "string", "description": "a chunk in JSON, or [DONE]"})
     streamed = {"text/event-stream": {"schema": event}}
     return {
         "summary": summary,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "requestBody": _body(name),
         "responses": {
             "200": {"description": "the answer", "content": {**_of(f"{name}Answer"), **streamed}},
             **_failures(*_ERRORS),
@@ -103,27 +126,22 @@ def _results() -> Json:
         id=text, object={"const": "model"}, created=number, owned_by=text, context_length=number
     )
     usage = _object(prompt_tokens=number, completion_tokens=number, total_tokens=number)
-    figures = _object(
-        finish_reason=text,
-        drafter=text,
-        plain_tokens_per_second={"type": ["number", "null"]},
-        seed=number,
-        timings={"type": "object"},
-        speculation={"type": "object"},
-    )
     shared = {
         "id": text,
         "created": number,
         "model": text,
         "usage": usage,
-        "choices": {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": "object"}},
-        "edgespec": figures,
+        "system_fingerprint": text,
+        "choices": {"type": "array", "minItems": 1, "items": {"type": "object"}},
     }
     return {
         "Error": _object(error=error),
         "Health": _object(status={"const": "ok"}),
         "Model": model,
         "Models": _object(object={"const": "list"}, data={"type": "array", "items": model}),
+        "TokenizeAnswer": _object(tokens={"type": "array"}, count=number),
+        "DetokenizeAnswer": _object(content=text),
+        "TemplateAnswer": _object(prompt=text),
         "ChatAnswer": _object(object={"const": "chat.completion"}, **shared),
         "CompletionAnswer": _object(object={"const": "text_completion"}, **shared),
     }

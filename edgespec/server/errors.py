@@ -62,7 +62,8 @@ def as_api_error(error: Exception) -> ApiError:
         message = f"{error.detail}: /openapi.json says what there is"
         return ApiError(error.status_code, message, headers=error.headers)
     if isinstance(error, ContextFullError):
-        return ApiError(400, str(error), code="context_length_exceeded")
+        message = f"the request exceeds the available context size: {error}"
+        return ApiError(400, message, code="context_length_exceeded")
     if isinstance(error, (UsageError, TemplateError, GrammarError)):
         return ApiError(400, str(error))
     if isinstance(error, CancelledError):

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import logging
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -21,7 +24,13 @@ from edgespec.server.errors import ApiError, error_response
 
 __all__ = ["Access", "KeyGuard", "OriginGuard", "is_loopback"]
 
-_GUARDED = ("/v1/", "/metrics")
+_OPEN = frozenset(("/", "/health", "/openapi.json")) | {
+    f"/{file.name}" for file in Path(__file__).with_name("page").iterdir()
+}
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_MOST_TOLD = 16
+_NAME = re.compile(r"\[[0-9a-f:.]+\]|[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+_log = logging.getLogger("edgespec.server")
 _SECURITY_HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
@@ -61,9 +70,11 @@ class Access:
         ):
             raise UsageError("the API key has to be printable ASCII without spaces, not empty")
         for origin in self.origins:
-            parts = _split(origin)
-            if parts is None or origin != f"{parts.scheme}://{parts.netloc}" or not parts.hostname:
+            sent = _as_sent(origin)
+            if sent is None:
                 raise UsageError(f"{origin!r} is no origin: give one like https://example.org:8443")
+            if sent != origin:
+                raise UsageError(f"{origin!r} is never what a browser sends: give {sent}")
 
     def knows_host(self, host: str | None) -> bool:
         """Return whether a Host header names this server."""
@@ -81,13 +92,13 @@ class Access:
         own = parts is not None and host is not None and parts.netloc.lower() == host.lower()
         return own or origin in self.origins
 
-    def knows_key(self, authorization: str | None) -> bool:
-        """Return whether an Authorization header has the key; wrong keys take equal time."""
+    def knows_key(self, authorization: str | None, x_api_key: str | None = None) -> bool:
+        """Return whether one of these headers has the key; wrong keys take equal time."""
         if self.api_key is None:
             return True
         scheme, _, key = (authorization or "").partition(" ")
-        given, wanted = key.strip().encode("utf-8", "replace"), self.api_key.encode("ascii")
-        return hmac.compare_digest(given, wanted) and scheme.lower() == "bearer"
+        bearer = _is_key(key, self.api_key) and scheme.lower() == "bearer"
+        return _is_key(x_api_key or "", self.api_key) or bearer
 
 
 class OriginGuard:
@@ -95,6 +106,13 @@ class OriginGuard:
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
+        self._told: set[str] = set()
+
+    def _log(self, text: str, name: str) -> None:
+        """Say it once of each name, and of a few names: anybody can invent more."""
+        if name not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(name)
+            _log.warning(text, name[:200])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with an error."""
@@ -103,9 +121,11 @@ class OriginGuard:
         send = _with_security_headers(send)
         if not self._access.knows_host(host):
             message = "this server does not answer to that Host: use localhost or 127.0.0.1"
+            self._log("refused a request for the Host %r", host or "")
             await error_response(ApiError(403, message, code="host"))(scope, receive, send)
         elif origin is not None and not self._access.knows_origin(origin, host):
             message = "pages of this origin may not use the server: --allow-origin lets them"
+            self._log("refused a page of %r: --allow-origin lets an origin use the server", origin)
             await error_response(ApiError(403, message, code="origin"))(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -119,11 +139,13 @@ class KeyGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with an error."""
-        guarded = scope["path"].startswith(_GUARDED)
-        if guarded and not self._access.knows_key(Headers(scope=scope).get("authorization")):
+        headers = Headers(scope=scope)
+        known = self._access.knows_key(headers.get("authorization"), headers.get("x-api-key"))
+        if scope["path"] not in _OPEN and not known:
             error = ApiError(
                 401,
-                "the API key is missing or wrong: send it as 'Authorization: Bearer KEY'",
+                "the API key is missing or wrong: send it as 'Authorization: Bearer KEY', or as "
+                "'X-Api-Key: KEY'",
                 kind="authentication_error",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
@@ -141,6 +163,29 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _is_key(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.strip().encode("utf-8", "replace"), wanted.encode("ascii"))
+
+
+def _as_sent(origin: str) -> str | None:
+    """Return an origin as browsers write it: lower case, no usual port; None if it is none."""
+    parts = _split(origin)
+    if parts is None or parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+        return None
+    if parts.path or parts.query or parts.fragment or "@" in parts.netloc or origin[-1] in "?#":
+        return None
+    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    try:
+        port = parts.port
+        name = name if name.isascii() else name.encode("idna").decode("ascii")
+    except (ValueError, UnicodeError):
+        return None
+    if not _NAME.fullmatch(name):
+        return None
+    usual = port is None or port == _DEFAULT_PORTS[parts.scheme]
+    return f"{parts.scheme}://{name}" + ("" if usual else f":{port}")
 
 
 def _split(url: str) -> SplitResult | None:

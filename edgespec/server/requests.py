@@ -19,8 +19,11 @@ from edgespec.templates import check_names
 __all__ = [
     "ChatRequest",
     "CompletionRequest",
+    "DetokenizeRequest",
     "GenerationRequest",
     "ResponseFormat",
+    "TemplateRequest",
+    "TokenizeRequest",
     "parse",
     "read_body",
 ]
@@ -30,7 +33,27 @@ _MOST_STOPS = 16
 _MOST_TOOLS = 128
 _MOST_LIKELY = 20
 
-StopString = Annotated[str, Field(min_length=1, max_length=1000)]
+_MOST_ANSWERS = 16
+_MOST_PROMPTS = 64
+
+StopString = Annotated[str, Field(max_length=1000)]
+
+_NONE: tuple[Any, ...] = (None, [], {}, "", "none", "auto", False)
+_REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "functions": (_NONE, "send tools, their newer form"),
+    "function_call": (_NONE, "send tool_choice, its newer form"),
+    "modalities": ((None, [], ["text"]), "answers are text"),
+    "audio": (_NONE, "answers are text"),
+    "web_search_options": (_NONE, "this server does not reach the web"),
+    "best_of": ((None, 1), "send n, and choose"),
+    "guided_json": (_NONE, "send response_format with a json_schema"),
+    "guided_choice": (_NONE, "send response_format with an enum in a json_schema"),
+    "guided_regex": (_NONE, "send response_format with a pattern in a json_schema"),
+    "guided_grammar": (_NONE, "send grammar"),
+    "structured_outputs": (_NONE, "send response_format with a json_schema"),
+    "lora": (_NONE, "merge adapters into the model's file"),
+}
+"""Fields that would change the answer and are not obeyed: harmless values, and what to do."""
 
 
 class _Shape(BaseModel):
@@ -51,6 +74,39 @@ class EdgespecOptions(_Shape):
     """Chunks of a stream tell where their token came from, and the share of proposals accepted
     so far: `{"edgespec": {"origin": "accepted" | "corrected" | "bonus" | "plain",
     "token": id, "acceptance_rate": share or null}}`."""
+    draft: str | None = None
+    """`none` decodes this answer without speculation; `auto` is what the server does."""
+    k: int | None = None
+    """The most proposals of a cycle, up to the server's own limit."""
+
+
+class TextFormat(_Shape):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class ObjectFormat(_Shape):
+    """A JSON object, which a schema may describe."""
+
+    type: Literal["json_object"]
+    json_schema: dict[str, Any] | None = Field(None, alias="schema")
+
+
+class NamedSchema(_Shape):
+    """A JSON Schema; its name is ignored, and it is always enforced strictly."""
+
+    json_schema: dict[str, Any] = Field(alias="schema")
+
+
+class SchemaFormat(_Shape):
+    """JSON that a schema describes."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+ResponseFormat = Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")]
 
 
 class GenerationRequest(_Shape):
@@ -62,22 +118,42 @@ class GenerationRequest(_Shape):
     """Send the answer as server-sent events while it is written."""
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
-    """Most tokens of the answer; without it, the context is the limit."""
+    """Most tokens of the answer; without it, or with -1, the server's limit or the context is."""
     stop: StopString | Annotated[list[StopString], Field(max_length=_MOST_STOPS)] | None = None
-    """The answer ends before the first of these."""
+    """The answer ends before the first of these; empty ones are ignored."""
     seed: int | None = None
-    """0 to 2**64 - 1; without it, the server's seed or a random one."""
+    """0 to 2**64 - 1; without it, the server's seed or a random one; -1 is a random one."""
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
     repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    """How many recent tokens the penalties see; -1 is the whole context."""
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
     logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], float] | None = None
     """Token id -> number added to its logit; -100 or less forbids the token."""
-    n: Literal[1] | None = None
-    """One answer per request."""
+    n: Annotated[int, Field(ge=1, le=_MOST_ANSWERS)] | None = None
+    """How many answers; each has the next seed."""
+    response_format: ResponseFormat | None = None
+    json_schema: dict[str, Any] | None = None
+    """A JSON Schema that the answer obeys, as with `response_format`."""
+    grammar: str | None = None
+    """Rules in GBNF that the answer obeys."""
     edgespec: EdgespecOptions | None = None
 
 
@@ -102,46 +178,11 @@ class Message(_Shape):
     """Another name of that."""
 
 
-class TextFormat(_Shape):
-    """Any text."""
-
-    type: Literal["text"]
-
-
-class ObjectFormat(_Shape):
-    """A JSON object."""
-
-    type: Literal["json_object"]
-
-
-class NamedSchema(_Shape):
-    """A JSON Schema; its name is ignored, and it is always enforced strictly."""
-
-    json_schema: dict[str, Any] = Field(alias="schema")
-
-
-class SchemaFormat(_Shape):
-    """JSON that a schema describes."""
-
-    type: Literal["json_schema"]
-    json_schema: NamedSchema
-
-
-ResponseFormat = Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")]
-
-
-class ChatRequest(GenerationRequest):
-    """The body of a request for a chat completion."""
+class Conversation(_Shape):
+    """What the chat template gets."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=_MOST_MESSAGES)]
-    max_completion_tokens: int | None = None
-    """Takes precedence over `max_tokens`."""
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=_MOST_LIKELY)] | None = None
-    response_format: ResponseFormat | None = None
     tools: Annotated[list[dict[str, Any]], Field(max_length=_MOST_TOOLS)] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    """`none`, `auto`, `required`, or a tool by its name."""
     chat_template_kwargs: dict[str, Any] | None = None
     """More variables for the model's chat template, e.g. `enable_thinking`."""
     add_generation_prompt: bool | None = None
@@ -168,18 +209,67 @@ class ChatRequest(GenerationRequest):
         }
 
 
+class ChatRequest(Conversation, GenerationRequest):
+    """The body of a request for a chat completion."""
+
+    max_completion_tokens: int | None = None
+    """Takes precedence over `max_tokens`."""
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=_MOST_LIKELY)] | None = None
+    reasoning_effort: str | None = None
+    """For chat templates that know it, or that can switch thinking off (`none`)."""
+    tool_choice: str | dict[str, Any] | None = None
+    """`none`, `auto`, `required`, or a tool by its name."""
+
+
 class CompletionRequest(GenerationRequest):
     """The body of a request for a completion: no chat template is applied."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
-    """One text, or the token ids of one text."""
+    prompt: str | Annotated[list[str] | list[int] | list[list[int]], Field(min_length=1)]
+    """Texts, or token ids of texts; each is answered."""
     logprobs: Annotated[int, Field(ge=0, le=_MOST_LIKELY)] | None = None
     """Return the log-probability of each token and of so many alternatives."""
     echo: bool | None = None
-    """Begin with the prompt, which has to be text."""
-    suffix: None = None
-    """Not supported."""
-    best_of: Literal[1] | None = None
+    """Begin with the prompt, and with its log-probabilities."""
+    suffix: str | None = None
+    """The text behind a gap that the answer fills, for models that can."""
+
+    def prompts(self) -> list[str | list[int]]:
+        """Return them one by one.
+
+        Raises:
+            ApiError: there are too many.
+        """
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        tokens = [one for one in self.prompt if isinstance(one, int)]
+        found: list[str | list[int]] = [one for one in self.prompt if not isinstance(one, int)]
+        if len(found) > _MOST_PROMPTS:
+            message = f"prompt: there are {len(found)} prompts: {_MOST_PROMPTS} are the most"
+            raise ApiError(400, message, param="prompt")
+        return found or [tokens]
+
+
+class TokenizeRequest(_Shape):
+    """A text to split into tokens."""
+
+    content: str
+    add_special: bool = False
+    """Begin with the token that texts begin with, if this model's do."""
+    parse_special: bool = True
+    """Read `<|im_end|>` and the like as control tokens."""
+    with_pieces: bool = False
+    """Tell the text of each token, or its bytes where they are no whole character."""
+
+
+class DetokenizeRequest(_Shape):
+    """Tokens to join to a text."""
+
+    tokens: list[int]
+
+
+class TemplateRequest(Conversation):
+    """A conversation to render as the model sees it."""
 
 
 Shape = TypeVar("Shape", bound=_Shape)
@@ -195,6 +285,10 @@ def parse(shape: type[Shape], body: bytes) -> Shape:
         value = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from None
+    for name, (harmless, instead) in _REFUSED.items():
+        if isinstance(value, dict) and value.get(name) not in harmless:
+            message = f"{name} is not supported: {instead}"
+            raise ApiError(400, message, param=name, code="unsupported_parameter")
     try:
         return shape.model_validate(value)
     except ValidationError as error:

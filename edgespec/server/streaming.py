@@ -15,7 +15,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from edgespec.compat.openai.responses import figures
+from edgespec.compat.openai.responses import figures, total_usage
 from edgespec.runtime.stream import Result, TokenChunk
 from edgespec.server.admission import Admission
 from edgespec.server.errors import ApiError, as_api_error, error_response
@@ -33,11 +33,14 @@ _DONE = b"data: [DONE]\n\n"
 
 Json = dict[str, Any]
 
+Written = tuple[int, TokenChunk | Result] | Exception | None
+"""A piece or the end of a choice, by its number; an error; or None behind the last choice."""
+
 
 class Answer:
     """The response to a request for a generation: an ASGI application, as Starlette's are.
 
-    It is one object, or server-sent events.
+    It is one object, or server-sent events; a request may have several answers, its choices.
 
     Args:
         request: says which of them is wanted.
@@ -45,6 +48,8 @@ class Answer:
         admission: gives it a place, or refuses it.
         metrics: count it.
         seconds: for waiting and generating; after that, the answer is what was written so far.
+        facts: put into every object and chunk.
+        named: the events have names, as those of the Responses interface do.
     """
 
     def __init__(
@@ -54,11 +59,18 @@ class Answer:
         admission: Admission,
         metrics: Metrics,
         seconds: float,
+        facts: Json | None = None,
+        *,
+        named: bool = False,
     ) -> None:
         self._request, self._prepare = request, prepare
+        self._facts, self._named = facts or {}, named
         self._admission, self._metrics, self._seconds = admission, metrics, seconds
         self._job: Job | None = None
-        self._written: asyncio.Queue[TokenChunk | Result | Exception] = asyncio.Queue()
+        self._written: asyncio.Queue[Written] = asyncio.Queue()
+        self._ended: list[Result] = []
+        self._opened = 0
+        self._id = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Generate and send until that is done or the client has left."""
@@ -84,111 +96,152 @@ class Answer:
     # -- writing ----------------------------------------------------------------------------
 
     async def _write(self) -> None:
-        """Generate into `_written`, which ends with a result or an error."""
+        """Generate into `_written`, which ends with None or an error."""
         try:
             with self._admission.place():
                 self._job = await asyncio.to_thread(self._prepare)
-                result = await self._generate(self._job)
-            if result.finish_reason == "cancelled" and not result.tokens:
-                raise ApiError(
-                    504,
-                    "the answer was ended before it began: the time limit was over, or the server "
-                    "is stopping",
-                    kind="timeout_error",
-                    code="timeout",
-                )
-            self._written.put_nowait(result)
+                async with self._admission.turn(self._job, self._seconds):
+                    for index in range(len(self._job.choices)):
+                        await self._generate(index)
+            self._written.put_nowait(None)
         except Exception as error:
             self._written.put_nowait(error)
 
-    async def _generate(self, job: Job) -> Result:
-        async with self._admission.turn(job.stream, self._seconds):
-            try:
-                async for piece in job.stream:
-                    self._written.put_nowait(piece)
-            finally:
-                self._metrics.generated(job.stream)
-        return job.stream.result
+    async def _generate(self, index: int) -> None:
+        assert self._job is not None
+        stream = self._job.choices[index].stream
+        try:
+            async for piece in stream:
+                self._written.put_nowait((index, piece))
+        finally:
+            self._metrics.generated(stream)
+        result = stream.result
+        if result.finish_reason == "cancelled" and not result.tokens and index == 0:
+            raise ApiError(
+                504,
+                "the answer was ended before it began: the time limit was over, or the server "
+                "is stopping",
+                kind="timeout_error",
+                code="timeout",
+            )
+        self._written.put_nowait((index, result))
 
-    async def _rest(self) -> AsyncIterator[list[TokenChunk | Result | Exception]]:
+    async def _rest(self) -> AsyncIterator[list[Written]]:
         """Yield what was written since the last time, until the end."""
         while True:
             items = [await self._written.get()]
             while not self._written.empty():
                 items.append(self._written.get_nowait())
             yield items
-            if not isinstance(items[-1], TokenChunk):
+            if not isinstance(items[-1], tuple):
                 return
 
     # -- as one object ----------------------------------------------------------------------
 
-    async def _whole(self, last: TokenChunk | Result | Exception) -> Response:
-        if isinstance(last, TokenChunk):
-            async for items in self._rest():
-                last = items[-1]
-        if isinstance(last, Exception):
-            return error_response(last)
-        assert isinstance(last, Result) and self._job is not None
-        body = self._job.whole(last)
-        return JSONResponse({**body, "edgespec": self._figures(last)})
-
-    def _figures(self, result: Result) -> Json:
+    async def _whole(self, first: Written) -> Response:
+        results: list[Result] = []
+        written = [first]
+        async for items in self._rest():
+            written += items
+            if isinstance(items[-1], Exception):
+                return error_response(items[-1])
+        for item in written:
+            if isinstance(item, tuple) and isinstance(item[1], Result):
+                results.append(item[1])
         assert self._job is not None
-        plain = result.statistics.plain_tokens_per_second
-        return {**figures(result), "plain_tokens_per_second": plain, "seed": self._job.seed}
+        bodies = [
+            choice.whole(result) for choice, result in zip(self._job.choices, results, strict=True)
+        ]
+        return JSONResponse(self._joined(bodies, results))
+
+    def _joined(self, bodies: list[Json], results: list[Result]) -> Json:
+        """Make one object of those of all choices."""
+        if len(bodies) == 1:
+            return {**self._facts, **bodies[0], "edgespec": self._figures(0, results[0])}
+        choices = [
+            {**body["choices"][0], "index": index, "edgespec": self._figures(index, result)}
+            for index, (body, result) in enumerate(zip(bodies, results, strict=True))
+        ]
+        return {**self._facts, **bodies[0], "choices": choices, "usage": self._usage(results)}
+
+    def _usage(self, results: list[Result]) -> Json:
+        """Add up what all choices took; a prompt counts once, however many answers it has."""
+        assert self._job is not None
+        return total_usage(results, self._job.n)
+
+    def _figures(self, index: int, result: Result) -> Json:
+        assert self._job is not None
+        return {**figures(result), **self._job.facts, "seed": self._job.choices[index].seed}
 
     # -- as events --------------------------------------------------------------------------
 
-    async def _send_events(self, first: TokenChunk | Result, send: Send) -> None:
-        assert self._job is not None
+    async def _send_events(self, first: Written, send: Send) -> None:
         response = Response(media_type="text/event-stream", headers=_HEADERS)
         headers = [(k, v) for k, v in response.raw_headers if k != b"content-length"]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        opening = [self._event(chunk) for chunk in self._job.chunks.opening()]
-        await self._send(send, [*opening, *self._events(first)])
-        if isinstance(first, TokenChunk):
+        await self._send(send, self._events(first))
+        if first is not None:
             async for items in self._rest():
                 await self._send(send, [data for item in items for data in self._events(item)])
-        await send({"type": "http.response.body", "body": _DONE, "more_body": False})
+        done = b"" if self._named else _DONE
+        await send({"type": "http.response.body", "body": done, "more_body": False})
 
     async def _send(self, send: Send, events: list[bytes]) -> None:
         if events:
             body = b"".join(events)
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
-    def _events(self, item: TokenChunk | Result | Exception) -> list[bytes]:
-        if isinstance(item, TokenChunk):
-            return self._piece_event(item)
+    def _events(self, item: Written) -> list[bytes]:
+        assert self._job is not None
         if isinstance(item, Exception):
-            return [_as_event(as_api_error(item).body)]
-        assert self._job is not None
-        *held, last = self._job.chunks.closing(item)
-        events = [self._event(chunk) for chunk in held]
-        events.append(self._event({**last, "edgespec": self._figures(item)}))
-        if self._include_usage:
-            events.append(_as_event(self._job.chunks.usage(item)))
-        return events
+            return [self._as_event(as_api_error(item).body)]
+        if item is None:
+            if not self._include_usage:
+                return []
+            chunk = self._job.choices[0].chunks.usage(self._ended[0])
+            return [self._as_event({**chunk, "usage": self._usage(self._ended)}, 0)]
+        index, told = item
+        chunks, events = self._job.choices[index].chunks, []
+        if index == self._opened:
+            self._opened += 1
+            events = [self._event(index, chunk) for chunk in chunks.opening()]
+        if isinstance(told, TokenChunk):
+            return events + self._piece_event(index, told)
+        self._ended.append(told)
+        *held, last = chunks.closing(told)
+        events += [self._event(index, chunk) for chunk in held]
+        return [*events, self._event(index, {**last, "edgespec": self._figures(index, told)})]
 
-    def _piece_event(self, piece: TokenChunk) -> list[bytes]:
+    def _piece_event(self, index: int, piece: TokenChunk) -> list[bytes]:
         assert self._job is not None
-        chunk = self._job.chunks.piece(piece)
+        chunk = self._job.choices[index].chunks.piece(piece)
         if chunk is None:
             return []
         if self._request.edgespec and self._request.edgespec.origins:
             chunk["edgespec"] = {
                 "origin": piece.origin.value,
                 "token": piece.token,
-                "acceptance_rate": self._job.stream.statistics.acceptance_rate,
+                "acceptance_rate": self._job.choices[index].stream.statistics.acceptance_rate,
             }
-        return [self._event(chunk)]
+        return [self._event(index, chunk)]
 
-    def _event(self, chunk: Json) -> bytes:
-        return _as_event({**chunk, "usage": None} if self._include_usage else chunk)
+    def _event(self, index: int, chunk: Json) -> bytes:
+        return self._as_event({**chunk, "usage": None} if self._include_usage else chunk, index)
+
+    def _as_event(self, value: Json, index: int | None = None) -> bytes:
+        """Return an event; chunks of all choices have one id."""
+        if self._named:
+            return f"event: {value.get('type', 'error')}\n".encode() + _as_event(value)
+        if index is not None:
+            self._id = self._id or value["id"]
+            choices = [{**choice, "index": index} for choice in value["choices"]]
+            value = {**value, **self._facts, "id": self._id, "choices": choices}
+        return _as_event(value)
 
     @property
     def _include_usage(self) -> bool:
         options = self._request.stream_options
-        return options is not None and options.include_usage
+        return not self._named and options is not None and options.include_usage
 
 
 def _as_event(value: Json) -> bytes:

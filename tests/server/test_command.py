@@ -129,6 +129,10 @@ def test_a_port_in_use(failed: Any) -> None:
         (["--grace", "-1"], "grace is -1"),
         (["--temperature", "-1"], "temperature is -1"),
         (["--api-key", "with space"], "API key"),
+        (["--allow-origin", "https://*.example.org"], "no origin"),
+        (["--max-tokens", "0"], "max-tokens"),
+        (["--overflow", "wrap"], "overflow"),
+        (["--chat-template", "/nowhere.jinja"], "nowhere"),
     ],
 )
 def test_wrong_calls(failed: Any, arguments: list[str], words: str) -> None:
@@ -142,3 +146,19 @@ def test_a_key_from_a_file(failed: Any, tmp_path: Path) -> None:
     file.write_text("not one word\n")
     assert "API key" in failed("--api-key-file", str(file))[1]
     assert "No such file" in failed("--api-key-file", str(tmp_path / "none"))[1]
+
+
+def test_what_can_be_set(default_model: Path, tmp_path: Path) -> None:
+    template = tmp_path / "short.jinja"
+    template.write_text("\ufeff{% for m in messages %}<{{ m.content }}>{% endfor %}")
+    arguments = ("--alias", "my-model", "--max-tokens", "2", "--overflow", "shift", "--no-ui")
+    with process(default_model, *arguments, "--chat-template", str(template)) as one:
+        assert httpx.get(f"{one.url}/v1/models").json()["data"][0]["id"] == "my-model"
+        assert httpx.get(one.url).status_code == 404
+        messages = [{"role": "user", "content": "hi"}]
+        body = {"messages": messages}
+        shown = httpx.post(f"{one.url}/apply-template", json=body).json()
+        assert shown == {"prompt": "<hi>"}
+        answer = httpx.post(f"{one.url}/v1/chat/completions", json=body, timeout=60).json()
+        assert answer["model"] == "my-model"
+        assert answer["usage"]["completion_tokens"] == 2

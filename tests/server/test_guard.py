@@ -99,6 +99,26 @@ def test_without_the_key(keyed: Any, header: str | None, caplog: Any) -> None:
     assert KEY not in caplog.text
 
 
+@pytest.mark.parametrize("path", ["/models", "/x", "/tokenize", "/v1/models", "/docs"])
+def test_nothing_but_the_page_is_open(keyed: Any, path: str) -> None:
+    assert httpx.get(keyed.url + path).status_code == 401
+    assert httpx.get(keyed.url + path, headers={"X-Api-Key": KEY + "x"}).status_code == 401
+    assert httpx.get(keyed.url + path, headers={"X-Api-Key": KEY}).status_code != 401
+
+
+def test_refusals_are_logged_once(serve: Any, caplog: Any) -> None:
+    with serve() as running, caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            httpx.get(f"{running.url}/health", headers={"Origin": "https://page.example"})
+            httpx.get(f"{running.url}/health", headers={"Host": "name.example"})
+        for number in range(40):
+            httpx.get(f"{running.url}/health", headers={"Origin": f"https://{number}.example"})
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("https://page.example" in one and "--allow-origin" in one for one in said) == 1
+    assert sum("name.example" in one for one in said) == 1
+    assert len(said) < 20
+
+
 def test_with_the_key(keyed: Any) -> None:
     assert keyed.client(KEY).models.list().data
     for path in ("/health", "/", "/openapi.json"):
@@ -138,6 +158,14 @@ def test_the_page_and_nothing_else(server: Any) -> None:
         ({"origins": ["example.org"]}, "no origin"),
         ({"origins": ["https://example.org/"]}, "no origin"),
         ({"origins": ["http://["]}, "no origin"),
+        ({"origins": ["https://*.example.org"]}, "no origin"),
+        ({"origins": ["file://"]}, "no origin"),
+        ({"origins": ["null"]}, "no origin"),
+        ({"origins": ["https://ada@example.org"]}, "no origin"),
+        ({"origins": ["https://example.org:port"]}, "no origin"),
+        ({"origins": ["HTTPS://Example.org"]}, "give https://example.org"),
+        ({"origins": ["https://example.org:443"]}, "give https://example.org"),
+        ({"origins": ["http://m\xfcller.example:8080"]}, "xn--mller-kva.example:8080"),
     ],
 )
 def test_access_that_is_refused(given: Any, words: str) -> None:

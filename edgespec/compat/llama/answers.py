@@ -68,16 +68,23 @@ class TextAnswer(_Answer):
     Attributes:
         prompt: its text; offsets of the answer count from its end.
         echo: whether the prompt comes first.
+        echo_logprobs: of its tokens.
     """
 
     prompt: str = ""
     echo: bool = False
+    echo_logprobs: Json | None = None
 
     def whole(self) -> Json:
         """The finished answer."""
         result = self.stream.result
-        echo = self.prompt if self.echo else ""
-        body = text_completion(result, self.vocabulary, logprobs=self.logprobs, echo=echo)
+        body = text_completion(
+            result,
+            self.vocabulary,
+            logprobs=self.logprobs,
+            echo=self.prompt if self.echo else "",
+            echo_logprobs=self.echo_logprobs,
+        )
         body = self._as_binding(body, f"cmpl-{uuid.uuid4()}")
         return {**body, "usage": self._usage(result)}
 
@@ -98,7 +105,8 @@ class TextAnswer(_Answer):
             told["text_offset"] = [shift + offset for offset in told["text_offset"]]
             likely = zip(told["top_logprobs"], told["tokens"], told["token_logprobs"], strict=True)
             for top, token, value in likely:
-                top.setdefault(token, value)
+                if top is not None:
+                    top.setdefault(token, value)
         return {**body, "id": name, "model": self.model}
 
 

@@ -61,6 +61,11 @@ class Asked(NamedTuple):
     mirostat_eta: float
     logit_bias: Mapping[Any, float] | None
 
+    @classmethod
+    def among(cls, given: Mapping[str, Any]) -> Asked:
+        """Pick them out of all arguments of a call."""
+        return cls(**{name: given[name] for name in cls._fields})
+
     def sampling(self, seed: int, window: int) -> SamplingParameters:
         """Return filters and seed.
 

@@ -16,6 +16,7 @@ from edgespec.compat.llama.asking import (
     rules_of,
     tools_of,
 )
+from edgespec.compat.openai.logprobs import TextLogprobs
 from edgespec.compat.openai.tools import plan_tools
 from edgespec.errors import UnsupportedError, UsageError
 from edgespec.runtime.engine import Engine
@@ -72,43 +73,33 @@ class Completions:
             A ``text_completion`` dictionary; with `stream` an iterator of them.
 
         Raises:
-            UnsupportedError: callbacks, log-probabilities of an echoed prompt, a suffix for a
-                model that cannot fill gaps.
+            UnsupportedError: callbacks, a suffix for a model that cannot fill gaps.
             UsageError: a value is out of range, or the prompt does not fit into the context.
             GrammarError: the grammar does not compile.
         """
         refuse_callbacks(stopping_criteria=stopping_criteria, logits_processor=logits_processor)
-        if echo and logprobs is not None:
-            raise UnsupportedError("echo with logprobs is not supported: leave one of them out")
-        asked = Asked(
-            max_tokens,
-            stop,
-            temperature,
-            top_p,
-            min_p,
-            typical_p,
-            top_k,
-            frequency_penalty,
-            presence_penalty,
-            repeat_penalty,
-            mirostat_mode,
-            mirostat_tau,
-            mirostat_eta,
-            logit_bias,
-        )
+        asked = Asked.among(locals())
         tokens: Sequence[int] | Int32Array = prompt if not isinstance(prompt, str) else ()
         if suffix is not None:
-            tokens = self._with_gap(prompt, suffix)
+            tokens = self.engine.vocabulary.gap(prompt, suffix, after_first=self._suffix_first)
         elif isinstance(prompt, str):
             tokens = self.engine.tokenize(prompt)
+        vocabulary = self.engine.vocabulary
+        text = prompt if isinstance(prompt, str) else vocabulary.decode(prompt)
+        started = self._start(tokens, asked, seed, rules_of(grammar), logprobs)
+        told = None
+        if echo and logprobs is not None:
+            likely = self.engine.score(tokens, logprobs)
+            told = TextLogprobs(vocabulary).prompt(tokens, likely)
         answer = TextAnswer(
             self,
-            self._start(tokens, asked, seed, rules_of(grammar), logprobs),
-            self.engine.vocabulary,
+            started,
+            vocabulary,
             model or self.model_path,
             logprobs is not None,
-            prompt=prompt if isinstance(prompt, str) else self.engine.vocabulary.decode(prompt),
+            prompt=text,
             echo=echo,
+            echo_logprobs=told,
         )
         return answer.chunks() if stream else answer.whole()
 
@@ -159,22 +150,7 @@ class Completions:
             or that the template does not show to the model.
         """
         refuse_callbacks(logits_processor=logits_processor)
-        asked = Asked(
-            max_tokens,
-            stop,
-            temperature,
-            top_p,
-            min_p,
-            typical_p,
-            top_k,
-            frequency_penalty,
-            presence_penalty,
-            repeat_penalty,
-            mirostat_mode,
-            mirostat_tau,
-            mirostat_eta,
-            logit_bias,
-        )
+        asked = Asked.among(locals())
         rules = response_grammar(response_format) or rules_of(grammar)
         likely = (top_logprobs or 0) if logprobs else None
         tools, choice = tools_of(tools, tool_choice, functions, function_call)
@@ -235,25 +211,3 @@ class Completions:
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
     ) -> Int32Array:
         return self.engine.tokenize(self.engine.template.render(messages, tools=tools))
-
-    def _with_gap(self, prompt: str | Sequence[int], suffix: str) -> list[int]:
-        """Return a prompt that asks for the text between two others.
-
-        Raises:
-            UnsupportedError: the model cannot fill gaps.
-        """
-        vocabulary = self.engine.vocabulary
-        if vocabulary.infill is None:
-            raise UnsupportedError(
-                "suffix is not supported by this model: it has no tokens that mark a gap to fill"
-            )
-        before, after, between = vocabulary.infill
-        text = self._plain(prompt) if isinstance(prompt, str) else list(prompt)
-        first, second = [before, *text], [after, *self._plain(suffix)]
-        parts = second + first if self._suffix_first else first + second
-        bos = [vocabulary.bos] if vocabulary.adds_bos and vocabulary.bos is not None else []
-        return [*bos, *parts, between]
-
-    def _plain(self, text: str) -> list[int]:
-        tokens: list[int] = self.engine.vocabulary.tokenize(text, add_special=False).tolist()
-        return tokens

@@ -6,6 +6,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
+from edgespec._types import Int32Array
 from edgespec.backend import Vocabulary
 from edgespec.runtime.logprobs import TokenLogprobs
 
@@ -58,6 +59,31 @@ class TextLogprobs:
     def of(self, likely: Sequence[TokenLogprobs]) -> dict[str, Any]:
         """The object for the next tokens of the answer."""
         kept = [one for one in likely if one.token not in self._vocabulary.end_tokens]
+        return self._told(kept)
+
+    def prompt(
+        self, tokens: Sequence[int] | Int32Array, likely: Sequence[TokenLogprobs]
+    ) -> dict[str, Any]:
+        """The object for a prompt that the text begins with.
+
+        Args:
+            tokens: of the prompt; one that only marks the beginning of a text is left out.
+            likely: of all but the first of them. The first has none, which is null.
+        """
+        first = int(tokens[0])
+        start = self._advance(first)
+        told = self._told(likely)
+        if first == self._vocabulary.bos:
+            return told
+        before = {
+            "tokens": self._token(first),
+            "token_logprobs": None,
+            "top_logprobs": None,
+            "text_offset": start,
+        }
+        return {name: [before[name], *values] for name, values in told.items()}
+
+    def _told(self, kept: Sequence[TokenLogprobs]) -> dict[str, Any]:
         return {
             "tokens": [self._token(one.token) for one in kept],
             "token_logprobs": [max(one.logprob, _LEAST) for one in kept],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 from edgespec.backend import Vocabulary
@@ -19,6 +20,7 @@ __all__ = [
     "chat_completion",
     "figures",
     "text_completion",
+    "total_usage",
     "usage",
 ]
 
@@ -51,7 +53,12 @@ def chat_completion(
 
 
 def text_completion(
-    result: Result, vocabulary: Vocabulary, *, logprobs: bool = False, echo: str = ""
+    result: Result,
+    vocabulary: Vocabulary,
+    *,
+    logprobs: bool = False,
+    echo: str = "",
+    echo_logprobs: Json | None = None,
 ) -> Json:
     """Return the ``text_completion`` object of a finished answer.
 
@@ -60,12 +67,17 @@ def text_completion(
         vocabulary: of the model.
         logprobs: whether to include log-probabilities.
         echo: the prompt, if the text should begin with it.
+        echo_logprobs: of its tokens, as `TextLogprobs.prompt` returns them.
     """
-    likely = TextLogprobs(vocabulary, len(echo))
+    likely = None
+    if logprobs:
+        likely = TextLogprobs(vocabulary, len(echo)).of(result.logprobs)
+        if echo_logprobs:
+            likely = {name: [*echo_logprobs[name], *told] for name, told in likely.items()}
     choice = {
         "index": 0,
         "text": echo + result.text,
-        "logprobs": likely.of(result.logprobs) if logprobs else None,
+        "logprobs": likely,
         "finish_reason": _finish_reason(result),
     }
     body = _head("cmpl", "text_completion", result.model)
@@ -74,19 +86,28 @@ def text_completion(
 
 def usage(result: Result) -> Json:
     """Return the ``usage`` object: tokens of prompt and answer, and those found in a cache."""
-    written = len(result.tokens)
+    return total_usage([result], 1)
+
+
+def total_usage(results: Sequence[Result], n: int) -> Json:
+    """Return the ``usage`` of several answers, `n` to each prompt; a prompt counts once."""
+    written = sum(len(result.tokens) for result in results)
+    prompts = sum(result.prompt_tokens for result in results[::n])
+    cached = sum(result.statistics.reused_tokens for result in results[::n])
     return {
-        "prompt_tokens": result.prompt_tokens,
+        "prompt_tokens": prompts,
         "completion_tokens": written,
-        "total_tokens": result.prompt_tokens + written,
-        "prompt_tokens_details": {"cached_tokens": result.statistics.reused_tokens},
+        "total_tokens": prompts + written,
+        "prompt_tokens_details": {"cached_tokens": cached},
     }
 
 
 def figures(result: Result) -> Json:
     """Return what edgespec adds: its own finish reason, timings in seconds, speculation."""
     known = result.as_json()
-    return {name: known[name] for name in ("finish_reason", "drafter", "timings", "speculation")}
+    names = ("finish_reason", "drafter", "timings", "speculation")
+    plain = result.statistics.plain_tokens_per_second
+    return {**{name: known[name] for name in names}, "plain_tokens_per_second": plain}
 
 
 class Chunks(Protocol):
@@ -173,18 +194,25 @@ class TextChunks:
         vocabulary: of the model.
         logprobs: whether to include log-probabilities.
         echo: the prompt, if it should come first.
+        echo_logprobs: of its tokens, as `TextLogprobs.prompt` returns them.
     """
 
     def __init__(
-        self, model: str, vocabulary: Vocabulary, *, logprobs: bool = False, echo: str = ""
+        self,
+        model: str,
+        vocabulary: Vocabulary,
+        *,
+        logprobs: bool = False,
+        echo: str = "",
+        echo_logprobs: Json | None = None,
     ) -> None:
         self._head = _head("cmpl", "text_completion", model)
+        self._echo, self._echo_logprobs = echo, echo_logprobs
         self._likely = TextLogprobs(vocabulary, len(echo)) if logprobs else None
-        self._echo = echo
 
     def opening(self) -> list[Json]:
         """Return the prompt, if it is wanted."""
-        return [self._chunk(self._echo)] if self._echo else []
+        return [self._chunk(self._echo, self._echo_logprobs)] if self._echo else []
 
     def piece(self, piece: TokenChunk) -> Json:
         """Return a chunk with the piece's text."""

@@ -120,7 +120,6 @@ def test_what_a_call_cannot_have(ours: Any) -> None:
     for keyword in (
         {"logits_processor": [print]},
         {"stopping_criteria": [print]},
-        {"echo": True, "logprobs": 1},
         {"suffix": " and so on"},
     ):
         with pytest.raises(UnsupportedError, match=f"{next(iter(keyword))}.* is not supported"):
@@ -148,6 +147,12 @@ def test_an_answer_begins_with_the_prompt_if_that_is_wanted(ours: Any) -> None:
     plain = ours("The sea is", temperature=0, max_tokens=4)["choices"][0]["text"]
     echoed = ours("The sea is", temperature=0, max_tokens=4, echo=True)["choices"][0]["text"]
     assert echoed == "The sea is" + plain
+    told = ours("The sea is", temperature=0, max_tokens=4, echo=True, logprobs=2)["choices"][0]
+    likely, answer = told["logprobs"], ours("The sea is", max_tokens=4, temperature=0, logprobs=2)
+    assert "".join(likely["tokens"]) == told["text"] == echoed
+    assert likely["token_logprobs"][0] is None
+    for name in ("tokens", "token_logprobs", "text_offset"):
+        assert likely[name][3:] == answer["choices"][0]["logprobs"][name]
 
 
 def test_calls_without_a_seed_are_a_sequence_that_can_be_begun_again(ours: Any) -> None:
@@ -211,8 +216,8 @@ def test_a_gap_is_marked_for_models_that_know_gaps(tiny: Llama) -> None:
     filled = tiny("left", suffix="<MID>right", **asked)
     assert filled["choices"][0] == tiny(expected, **asked)["choices"][0]
     assert filled["usage"]["prompt_tokens"] == len(expected)
-    tiny._suffix_first = True
-    assert tiny._with_gap("left", "r") == [bos, gap[1], ord("r"), gap[0], *before, gap[2]]
+    turned = tiny.engine.vocabulary.gap("left", "r", after_first=True)
+    assert turned == [bos, gap[1], ord("r"), gap[0], *before, gap[2]]
 
 
 # -- ending ---------------------------------------------------------------------------------
