@@ -1,4 +1,4 @@
-"""GGUF files built for the tests: a tiny llama and Mamba, and the default model in other words."""
+"""GGUF files built for the tests: tiny models of random weights, and the default one reworded."""
 
 from __future__ import annotations
 
@@ -298,4 +298,69 @@ def write_experts(path: Path, seed: int = 0) -> Path:
         noise(block + "ffn_gate_exps.weight", experts, inner, WIDTH)
         noise(block + "ffn_up_exps.weight", experts, inner, WIDTH)
         noise(block + "ffn_down_exps.weight", experts, WIDTH, inner)
+    return _finish(writer, path)
+
+
+def write_windowed(path: Path, window: int = 64, layers: int = 4, seed: int = 0) -> Path:
+    """A Gemma 3 whose layers, but for every second, see a window of so many tokens."""
+    heads, head_width, inner = 2, 32, 96
+    writer = _byte_model(path, "gemma3", context=2048, layers=layers, inner=inner, heads=heads)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(head_width)
+    writer.add_value_length(head_width)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_sliding_window(window)
+    writer.add_sliding_window_pattern(2)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(TEMPLATE)
+
+    noise, ones = _fillers(writer, seed)
+    noise("token_embd.weight", len(SPECIAL) + 256, WIDTH, deviation=1.0)
+    ones("output_norm.weight", WIDTH)
+    for block in (f"blk.{layer}." for layer in range(layers)):
+        for name in ("attn_norm", "ffn_norm", "post_ffw_norm"):
+            ones(f"{block}{name}.weight", WIDTH)
+        # What it attends to counts as much as the last token.
+        writer.add_tensor(block + "post_attention_norm.weight", np.full(WIDTH, 8, np.float32))
+        for name in ("q", "k"):
+            ones(f"{block}attn_{name}_norm.weight", head_width)
+        noise(block + "attn_q.weight", heads * head_width, WIDTH)
+        noise(block + "attn_k.weight", head_width, WIDTH)
+        noise(block + "attn_v.weight", head_width, WIDTH)
+        noise(block + "attn_output.weight", WIDTH, heads * head_width)
+        noise(block + "ffn_gate.weight", inner, WIDTH)
+        noise(block + "ffn_up.weight", inner, WIDTH)
+        noise(block + "ffn_down.weight", WIDTH, inner)
+    return _finish(writer, path)
+
+
+def write_hybrid(path: Path, layers: int = 4, seed: int = 0) -> Path:
+    """An LFM2: every second layer is a short convolution with a state, the others attend."""
+    heads, inner = 2, 96
+    writer = _byte_model(path, "lfm2", context=2048, layers=layers, inner=inner, heads=heads)
+    writer.add_head_count_kv([0 if layer % 2 == 0 else heads for layer in range(layers)])
+    writer.add_rope_freq_base(10000.0)
+    writer.add_shortconv_l_cache(CONVOLUTION)
+    writer.add_vocab_size(len(SPECIAL) + 256)
+    writer.add_add_bos_token(False)
+
+    noise, ones = _fillers(writer, seed)
+    noise("token_embd.weight", len(SPECIAL) + 256, WIDTH, deviation=1.0)
+    ones("token_embd_norm.weight", WIDTH)
+    for layer in range(layers):
+        block = f"blk.{layer}."
+        ones(block + "attn_norm.weight", WIDTH)
+        ones(block + "ffn_norm.weight", WIDTH)
+        if layer % 2 == 0:
+            noise(block + "shortconv.conv.weight", WIDTH, CONVOLUTION)
+            noise(block + "shortconv.in_proj.weight", 3 * WIDTH, WIDTH)
+            noise(block + "shortconv.out_proj.weight", WIDTH, WIDTH)
+        else:
+            for name in ("q", "k"):
+                ones(f"{block}attn_{name}_norm.weight", WIDTH // heads)
+            for name in ("q", "k", "v", "output"):
+                noise(f"{block}attn_{name}.weight", WIDTH, WIDTH)
+        noise(block + "ffn_gate.weight", inner, WIDTH)
+        noise(block + "ffn_up.weight", inner, WIDTH)
+        noise(block + "ffn_down.weight", WIDTH, inner)
     return _finish(writer, path)

@@ -114,6 +114,20 @@ def toy_target(built_models: ModuleType, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="session")
+def windowed_model(built_models: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Gemma 3 of random weights; two of four layers see 64 tokens."""
+    path: Path = built_models.write_windowed(tmp_path_factory.mktemp("models") / "windowed.gguf")
+    return path
+
+
+@pytest.fixture(scope="session")
+def hybrid_model(built_models: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny LFM2 of random weights."""
+    path: Path = built_models.write_hybrid(tmp_path_factory.mktemp("models") / "hybrid.gguf")
+    return path
+
+
+@pytest.fixture(scope="session")
 def renumbered_model(
     built_models: ModuleType, default_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

@@ -1,7 +1,7 @@
-"""Copies of a recurrent state, for caches that cannot be truncated.
+"""Copies of what a cache holds, beyond what llama.cpp copies by itself.
 
 A recurrent layer folds every token into one state and cannot remove one again. But an earlier state
-can be kept and restored.
+can be kept and restored. And a copy of a cache with a sliding window has to be one that can be cut.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from edgespec._types import ByteArray
 from edgespec.backend.native import lib
 from edgespec.errors import BackendError
 
-__all__ = ["Checkpoints", "byte_pointer"]
+__all__ = ["Checkpoints", "WholeState", "byte_pointer"]
 
 _RECURRENT_ONLY = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+_LENGTH_BYTES = 4  # of the architecture's name, which the state of all sequences begins with
 
 
 class Checkpoints:
@@ -81,6 +82,71 @@ class Checkpoints:
         """Drop the states of more than `length` tokens."""
         while self._saved and self._saved[-1][0] > length:
             self._free.append(self._saved.pop()[1])
+
+
+class WholeState:
+    """Copies the cache of a context that has one sequence, with what has left its sliding window.
+
+    llama.cpp leaves that out of the state of one sequence, so that a cache which is restored and
+    then cut lacks what the window sees there. The state of all sequences has it, in the same form
+    but for the head; but restored as such, the next tokens overwrite the oldest ones. So it is
+    given the head of a single sequence's state, and restored as one.
+
+    Args:
+        pointer: an open llama_context.
+        head: what the state of a sequence begins with.
+        skipped: bytes that the state of all sequences begins with.
+    """
+
+    def __init__(self, pointer: Any, head: ByteArray, skipped: int) -> None:
+        self._pointer = pointer
+        self._head = head
+        self._skipped = skipped
+
+    @classmethod
+    def of(cls, pointer: Any) -> WholeState | None:
+        """Return it for a context whose cache is empty; None where the two forms differ."""
+        if lib.llama_n_seq_max(pointer) != 1:
+            return None
+        every, one = _every(pointer), _one(pointer)
+        skipped = _LENGTH_BYTES + int.from_bytes(every[:_LENGTH_BYTES].tobytes(), "little")
+        head = len(one) - (len(every) - skipped)
+        if not 0 <= head <= skipped or not np.array_equal(one[head:], every[skipped:]):
+            return None
+        return cls(pointer, one[:head].copy(), skipped)
+
+    def size(self) -> int:
+        """Return the number of bytes of a copy."""
+        size = int(lib.llama_state_get_size(self._pointer))
+        return size - self._skipped + len(self._head)
+
+    def copy(self) -> ByteArray:
+        """Copy the cache, in the form of a single sequence's state.
+
+        Raises:
+            BackendError: llama.cpp could not copy it.
+        """
+        state = _every(self._pointer)[self._skipped - len(self._head) :]
+        state[: len(self._head)] = self._head
+        return state
+
+
+def _every(pointer: Any) -> ByteArray:
+    state = np.empty(int(lib.llama_state_get_size(pointer)), np.uint8)
+    return _complete(state, lib.llama_state_get_data(pointer, byte_pointer(state), len(state)))
+
+
+def _one(pointer: Any) -> ByteArray:
+    state = np.empty(int(lib.llama_state_seq_get_size(pointer, 0)), np.uint8)
+    return _complete(
+        state, lib.llama_state_seq_get_data(pointer, byte_pointer(state), len(state), 0)
+    )
+
+
+def _complete(state: ByteArray, written: int) -> ByteArray:
+    if written != len(state):
+        raise BackendError("llama.cpp could not copy its cache")
+    return state
 
 
 def byte_pointer(buffer: ByteArray) -> Any:

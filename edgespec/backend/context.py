@@ -12,7 +12,7 @@ import numpy as np
 
 from edgespec._types import ByteArray, Float32Array, Int32Array
 from edgespec.backend.batch import Batch
-from edgespec.backend.checkpoints import Checkpoints, byte_pointer
+from edgespec.backend.checkpoints import Checkpoints, WholeState, byte_pointer
 from edgespec.backend.interrupts import CancelFlag, beside, held_interrupts
 from edgespec.backend.lifetime import Closing
 from edgespec.backend.model import Model
@@ -89,6 +89,8 @@ class Context(Closing):
         self.on_evaluated: Callable[[int, int], None] | None = None
         self._memory = lib.llama_get_memory(self._pointer)
         self._recurrent = model.has_state
+        self._window = 0 if self._recurrent else model.window
+        self._whole = WholeState.of(self._pointer) if self._window else None
         self._checkpoints = Checkpoints(
             self._pointer, options.checkpoints if self._recurrent else 0
         )
@@ -220,16 +222,30 @@ class Context(Closing):
         """Roll sequence 0 back to its first `length` tokens, or fewer.
 
         A cache that cannot be truncated (see `can_truncate`) restores its newest checkpoint of at
-        most `length` tokens; without one, it is emptied. `self.length` is then its length, and the
-        tokens after that have to be evaluated again.
+        most `length` tokens; without one, it is emptied. So is a cache that lacks what a sliding
+        window sees at `length` (see `lowest`). `self.length` is then its length, and the tokens
+        after that have to be evaluated again.
         """
         if length >= self.length:
             return
-        if lib.llama_memory_seq_rm(self._memory, 0, length, -1):
+        if self._window and length < self.lowest:
+            self.clear()
+        elif lib.llama_memory_seq_rm(self._memory, 0, length, -1):
             self.length = length
             self._checkpoints.forget(length)
         else:
             self.length = self._checkpoints.restore(length)
+
+    @property
+    def lowest(self) -> int:
+        """The fewest tokens that `truncate` leaves without emptying the cache.
+
+        Checkpoints aside: they are not saved with a state.
+        """
+        if self._recurrent:
+            return self.length
+        first = int(lib.llama_memory_seq_pos_min(self._memory, 0)) if self._window else 0
+        return first + self._window - 1 if first > 0 else 0
 
     def can_truncate(self) -> bool:
         """Try whether the last evaluation can be rolled back; empty the cache.
@@ -265,14 +281,20 @@ class Context(Closing):
 
     def state_size(self) -> int:
         """Return the number of bytes that `save_state` would take."""
+        if self._whole is not None:
+            return self._whole.size()
         return int(lib.llama_state_seq_get_size(self.pointer, 0))
 
     def save_state(self) -> ByteArray:
         """Copy the cache of sequence 0 for `restore_state` of this model and build: uint8 (bytes,).
 
+        With what has left a sliding window: whoever restores it may cut it.
+
         Raises:
             BackendError: llama.cpp could not copy it.
         """
+        if self._whole is not None:
+            return self._whole.copy()
         state = np.empty(self.state_size(), np.uint8)
         written = lib.llama_state_seq_get_data(self.pointer, byte_pointer(state), len(state), 0)
         if written != len(state):

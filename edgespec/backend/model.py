@@ -138,6 +138,11 @@ class Model(Closing):
             lib.llama_model_is_recurrent(self.pointer) or lib.llama_model_is_hybrid(self.pointer)
         )
 
+    @property
+    def window(self) -> int:
+        """Tokens that layers with sliding-window attention see; 0 where all see everything."""
+        return int(lib.llama_model_n_swa(self.pointer))
+
     def close(self) -> None:
         """Free the weights. Close all contexts of this model first."""
         pointer, self._pointer = self._pointer, None

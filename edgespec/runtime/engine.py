@@ -353,14 +353,15 @@ class Engine(Closing):
         wanted = np.asarray(tokens, np.int32)
         with self._scheduler.borrowed(wanted):
             prefix = self.decoder.prefix_cache.find(wanted)
-            known = 0 if prefix is None else shared_length(prefix.tokens, wanted)
+            known = 0 if prefix is None else prefix.known(wanted)
             held = self.decoder.held
-            if shared_length(held, wanted) > known:
-                prefix = SavedPrefix(held.copy(), self.target.save_state())
+            shared = shared_length(held, wanted)
+            if shared > known and shared >= self.target.lowest:
+                prefix = SavedPrefix.of(self.target, held)
         if prefix is None:
             return 0
         write_cache(path, self._cache_key, prefix)
-        return shared_length(prefix.tokens, wanted)
+        return prefix.known(wanted)
 
     def load_cache(self, path: Path) -> int:
         """Make what `save_cache` wrote known again.

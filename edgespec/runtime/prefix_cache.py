@@ -29,8 +29,8 @@ _log = logging.getLogger("edgespec.prefixes")
 _WORTH_KEEPING = 64
 """Tokens: fewer are read about as fast as a cache is copied."""
 
-_MAGIC = b"edgespec-cache 1\n"
-_LENGTHS = struct.Struct("<QQ")  # tokens, bytes of state
+_MAGIC = b"edgespec-cache 2\n"
+_LENGTHS = struct.Struct("<QQQ")  # tokens, lowest, bytes of state
 _KEY_BYTES = _DIGEST_BYTES = 32
 
 
@@ -40,10 +40,26 @@ class SavedPrefix(NamedTuple):
     Attributes:
         tokens: int32 (n,).
         state: uint8 (bytes,), as `Context.save_state` gave it.
+        lowest: the fewest tokens that it can be cut to, as `Context.lowest` said.
     """
 
     tokens: Int32Array
     state: ByteArray
+    lowest: int = 0
+
+    @classmethod
+    def of(cls, context: Context, held: Int32Array) -> SavedPrefix:
+        """Copy the cache of a context, which holds these tokens.
+
+        Raises:
+            BackendError: llama.cpp could not copy it.
+        """
+        return cls(held.copy(), context.save_state(), context.lowest)
+
+    def known(self, tokens: Int32Array) -> int:
+        """Return how many tokens of a text it can be cut back to; 0 if it cannot."""
+        shared = shared_length(self.tokens, tokens)
+        return shared if shared >= self.lowest else 0
 
 
 class PrefixCache:
@@ -77,7 +93,7 @@ class PrefixCache:
         if len(held) - shared >= _WORTH_KEEPING:
             self._save(context, held)
         best = self.find(wanted)
-        known = 0 if best is None else shared_length(best.tokens, wanted)
+        known = 0 if best is None else best.known(wanted)
         if best is not None and known - shared >= _WORTH_KEEPING:
             self._restore(context, best)
             context.truncate(known)
@@ -86,24 +102,23 @@ class PrefixCache:
         return shared
 
     def add(self, prefix: SavedPrefix) -> bool:
-        """Keep a state, in place of those of its beginnings, and drop the oldest for it.
+        """Keep a state, in place of those that it can be cut to, and drop the oldest for it.
 
         Returns:
             False if it is larger than all of them may be; the others stay then.
         """
         if prefix.state.nbytes > self._limit:
             return False
-        kept = (one for one in self._saved if not _begins(prefix.tokens, one.tokens))
-        self._saved = deque(kept)
+        self._saved = deque(one for one in self._saved if not _covers(prefix, one.tokens))
         self._saved.append(prefix)
         while self.nbytes > self._limit:
             self._saved.popleft()
         return True
 
     def find(self, tokens: Int32Array) -> SavedPrefix | None:
-        """Return the saved state that shares most with a text, if any shares something."""
-        best = max(self._saved, key=lambda one: shared_length(one.tokens, tokens), default=None)
-        return best if best is not None and shared_length(best.tokens, tokens) else None
+        """Return the saved state that can be cut back to most of a text, if any can."""
+        best = max(self._saved, key=lambda one: one.known(tokens), default=None)
+        return best if best is not None and best.known(tokens) else None
 
     def clear(self) -> None:
         """Forget all of them."""
@@ -115,12 +130,12 @@ class PrefixCache:
         return sum(one.state.nbytes for one in self._saved)
 
     def _save(self, context: Context, held: Int32Array) -> None:
-        if any(_begins(one.tokens, held) for one in self._saved):
+        if any(_covers(one, held) for one in self._saved):
             return
         size = context.state_size()
         if size > self._limit or 2 * size > available_memory():
             return
-        self.add(SavedPrefix(held.copy(), context.save_state()))
+        self.add(SavedPrefix.of(context, held))
         _log.debug("kept a cache of %d tokens, %d bytes", len(held), size)
 
     def _restore(self, context: Context, best: SavedPrefix) -> None:
@@ -141,8 +156,9 @@ def shared_length(one: Int32Array, other: Int32Array) -> int:
     return int(differs[0]) if len(differs) else limit
 
 
-def _begins(text: Int32Array, beginning: Int32Array) -> bool:
-    return shared_length(text, beginning) == len(beginning)
+def _covers(saved: SavedPrefix, beginning: Int32Array) -> bool:
+    """Whether a state can be cut back to this text."""
+    return saved.known(beginning) == len(beginning)
 
 
 # -- in files -------------------------------------------------------------------------------
@@ -158,7 +174,7 @@ def write_cache(path: Path, key: str, prefix: SavedPrefix) -> None:
         EdgespecError: the file cannot be written.
     """
     tokens = np.ascontiguousarray(prefix.tokens, "<i4")
-    lengths = _LENGTHS.pack(len(tokens), prefix.state.nbytes)
+    lengths = _LENGTHS.pack(len(tokens), prefix.lowest, prefix.state.nbytes)
     parts = (_hash(key), lengths, tokens.data, prefix.state.data)
     digest = hashlib.sha256()
     try:
@@ -189,7 +205,7 @@ def _read(file: BinaryIO, key: str, size: int) -> SavedPrefix | None:
     if not head.startswith(_MAGIC) or len(head) < len(_MAGIC) + _KEY_BYTES + _LENGTHS.size:
         return None
     key_at, lengths_at = len(_MAGIC), len(_MAGIC) + _KEY_BYTES
-    n_tokens, n_state = _LENGTHS.unpack(head[lengths_at:])
+    n_tokens, lowest, n_state = _LENGTHS.unpack(head[lengths_at:])
     whole = len(head) + 4 * n_tokens + n_state + _DIGEST_BYTES
     if head[key_at:lengths_at] != _hash(key) or size != whole:
         return None
@@ -200,7 +216,7 @@ def _read(file: BinaryIO, key: str, size: int) -> SavedPrefix | None:
     digest.update(state.data)
     if digest.digest() != file.read(_DIGEST_BYTES):
         return None
-    return SavedPrefix(tokens.astype(np.int32, copy=False), state)
+    return SavedPrefix(tokens.astype(np.int32, copy=False), state, lowest)
 
 
 def _hash(text: str) -> bytes:

@@ -116,11 +116,12 @@ def test_a_cache_of_another_setting_is_not_taken(
 def test_a_file_that_was_changed_anywhere_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.cache"
     state = np.arange(50, dtype=np.uint8)
-    write_cache(path, "key", SavedPrefix(numbers(1, 2, 3), state))
+    write_cache(path, "key", SavedPrefix(numbers(1, 2, 3), state, 2))
     read = read_cache(path, "key")
     assert read is not None
     assert np.array_equal(read.tokens, [1, 2, 3])
     assert np.array_equal(read.state, state)
+    assert read.lowest == 2
     assert read_cache(path, "other key") is None
     whole = path.read_bytes()
     for position in range(len(whole)):
@@ -154,6 +155,27 @@ def test_the_oldest_go_first_and_beginnings_are_not_kept_twice() -> None:
     assert cache.find(b) is None
     assert not cache.add(prefix(numbers(7), 31))
     assert cache.nbytes == 30
+
+
+def test_a_state_that_cannot_be_cut_is_found_for_a_text_that_has_all_of_it() -> None:
+    """As that of a recurrent model: its beginnings are kept beside it."""
+    cache = PrefixCache(30)
+    start, whole = numbers(1, 2), numbers(1, 2, 3, 4)
+    for tokens in (start, whole):
+        cache.add(SavedPrefix(tokens, np.zeros(10, np.uint8), lowest=len(tokens)))
+    for text, known in (
+        (numbers(1, 2, 3, 4, 5), whole),
+        (numbers(1, 2, 3, 9), start),
+        (start, start),
+    ):
+        found = cache.find(text)
+        assert found is not None
+        assert np.array_equal(found.tokens, known)
+    assert cache.find(numbers(1, 9)) is None
+    cache.add(SavedPrefix(numbers(1, 2, 3, 4, 5), np.zeros(10, np.uint8), lowest=4))
+    found = cache.find(numbers(1, 2, 3, 4, 9))
+    assert found is not None and len(found.tokens) == 5  # in place of the one of four tokens
+    assert cache.nbytes == 20
 
 
 @pytest.mark.parametrize("engine", ["none"], indirect=True)  # only its vocabulary is used
