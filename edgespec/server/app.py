@@ -19,11 +19,12 @@ from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from edgespec import __version__
+from edgespec.compat.openai.responses_api import ResponseEvents
 from edgespec.errors import UsageError
 from edgespec.server.admission import Admission
 from edgespec.server.description import describe
 from edgespec.server.errors import ApiError, error_response
-from edgespec.server.generating import Defaults, prepare, render
+from edgespec.server.generating import Defaults, Job, prepare, render
 from edgespec.server.guard import Access, KeyGuard, OriginGuard
 from edgespec.server.metrics import Counting, Metrics
 from edgespec.server.requests import (
@@ -31,8 +32,10 @@ from edgespec.server.requests import (
     CompletionRequest,
     DetokenizeRequest,
     GenerationRequest,
+    ResponseRequest,
     TemplateRequest,
     TokenizeRequest,
+    in_items,
     parse,
     read_body,
 )
@@ -117,14 +120,26 @@ class Service:
         """POST /v1/completions."""
         return self._answer(parse(CompletionRequest, await read_body(request, self.limits.body)))
 
-    def _answer(self, asked: GenerationRequest) -> Answer:
+    async def respond(self, request: Request) -> Answer:
+        """POST /v1/responses."""
+        asked = parse(ResponseRequest, await read_body(request, self.limits.body))
+        return self._answer(asked.as_chat(), ResponseEvents(self.engine.model_name, asked.facts()))
+
+    def _answer(self, asked: GenerationRequest, events: ResponseEvents | None = None) -> Answer:
+        def prepared() -> Job:
+            try:
+                return prepare(self.engine, asked, self.defaults)
+            except ApiError as error:
+                raise (error if events is None else in_items(error)) from None
+
         return Answer(
             asked,
-            lambda: prepare(self.engine, asked, self.defaults),
+            prepared,
             self.admission,
             self.metrics,
             self.limits.seconds,
             {"system_fingerprint": self.fingerprint},
+            events,
         )
 
     # -- tokens -----------------------------------------------------------------------------
@@ -220,6 +235,7 @@ def make_app(service: Service) -> Starlette:
             for path, handler, methods in (
                 ("/chat/completions", service.chat, ["POST"]),
                 ("/completions", service.complete, ["POST"]),
+                ("/responses", service.respond, ["POST"]),
                 ("/models", service.models, ["GET"]),
                 ("/models/{id:path}", service.model, ["GET"]),
             )

@@ -12,6 +12,7 @@ from edgespec.server.requests import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
+    ResponseRequest,
     TemplateRequest,
     TokenizeRequest,
 )
@@ -23,6 +24,7 @@ Json = dict[str, Any]
 _SHAPES: tuple[type[BaseModel], ...] = (
     ChatRequest,
     CompletionRequest,
+    ResponseRequest,
     TokenizeRequest,
     DetokenizeRequest,
     TemplateRequest,
@@ -68,6 +70,7 @@ def _paths() -> Json:
     return {
         "/v1/chat/completions": {"post": _generation("Answer a conversation", "Chat")},
         "/v1/completions": {"post": _generation("Continue a text", "Completion")},
+        "/v1/responses": {"post": _generation("Answer a conversation in items", "Response")},
         "/v1/models": {"get": _reading("The model, as a list", _of("Models"), "401", "403")},
         "/v1/models/{id}": {
             "get": _reading("The model", _of("Model"), "401", "403", "404", parameters=[name])
@@ -139,6 +142,15 @@ def _results() -> Json:
         "Health": _object(status={"const": "ok"}),
         "Model": model,
         "Models": _object(object={"const": "list"}, data={"type": "array", "items": model}),
+        "ResponseAnswer": _object(
+            id=text,
+            object={"const": "response"},
+            created_at=number,
+            model=text,
+            status={"enum": ["completed", "incomplete"]},
+            output={"type": "array", "items": {"type": "object"}},
+            usage=_object(input_tokens=number, output_tokens=number, total_tokens=number),
+        ),
         "TokenizeAnswer": _object(tokens={"type": "array"}, count=number),
         "DetokenizeAnswer": _object(content=text),
         "TemplateAnswer": _object(prompt=text),

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 
+from edgespec.compat.openai.responses_api import as_chat_choice, as_chat_tools, as_messages
 from edgespec.errors import UsageError
 from edgespec.server.errors import ApiError
 from edgespec.templates import check_names
@@ -22,8 +23,10 @@ __all__ = [
     "DetokenizeRequest",
     "GenerationRequest",
     "ResponseFormat",
+    "ResponseRequest",
     "TemplateRequest",
     "TokenizeRequest",
+    "in_items",
     "parse",
     "read_body",
 ]
@@ -248,6 +251,110 @@ class CompletionRequest(GenerationRequest):
             message = f"prompt: there are {len(found)} prompts: {_MOST_PROMPTS} are the most"
             raise ApiError(400, message, param="prompt")
         return found or [tokens]
+
+
+class ResponseText(_Shape):
+    """How the text of a response has to look."""
+
+    format: dict[str, Any] | None = None
+    """`{"type": "text"}`, `json_object`, or `json_schema` with a `schema`."""
+
+
+class ResponseReasoning(_Shape):
+    """How much the model is to think."""
+
+    effort: str | None = None
+
+
+class ResponseRequest(GenerationRequest):
+    """The body of a request for a response: a conversation in items. Nothing is stored."""
+
+    input: str | Annotated[list[dict[str, Any]], Field(min_length=1, max_length=_MOST_MESSAGES)]
+    """A user's message, or messages, calls of functions and their outputs."""
+    instructions: str | None = None
+    """A system message before them."""
+    max_output_tokens: int | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=_MOST_TOOLS)] | None = None
+    """Functions."""
+    tool_choice: str | dict[str, Any] | None = None
+    text: ResponseText | None = None
+    reasoning: ResponseReasoning | None = None
+    metadata: dict[str, Any] | None = None
+    """Returned as it is."""
+    n: Literal[1] | None = None
+    previous_response_id: None = None
+    """Not supported: responses are not stored."""
+    conversation: None = None
+    """Not supported: conversations are not stored."""
+    prompt: None = None
+    """Not supported: prompts are not stored."""
+    background: Literal[False] | None = None
+    truncation: Literal["disabled"] | None = None
+
+    def as_chat(self) -> ChatRequest:
+        """Return it as a request for a chat completion.
+
+        Raises:
+            ApiError: it has what that has not.
+        """
+        shared = GenerationRequest.model_fields.keys() - {"response_format", "n"}
+        asked: dict[str, Any] = {name: getattr(self, name) for name in shared}
+        try:
+            asked["messages"] = as_messages(self.input, self.instructions)
+        except UsageError as error:
+            raise ApiError(400, f"input: {error}", param="input") from None
+        try:
+            asked["tools"] = as_chat_tools(self.tools) if self.tools else None
+        except UsageError as error:
+            raise ApiError(400, f"tools: {error}", param="tools") from None
+        asked["tool_choice"] = as_chat_choice(self.tool_choice)
+        asked["max_completion_tokens"] = self.max_output_tokens
+        asked["reasoning_effort"] = self.reasoning.effort if self.reasoning else None
+        form = self.text.format if self.text else None
+        if form and form.get("type") == "json_schema":
+            form = {"type": "json_schema", "json_schema": {"schema": form.get("schema")}}
+        asked["response_format"] = form or self.response_format
+        try:
+            return ChatRequest.model_validate(asked)
+        except ValidationError as error:
+            raise in_items(_wrong(asked, error)) from None
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a response repeats of its request."""
+        return {
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "metadata": self.metadata or {},
+            "parallel_tool_calls": True,
+            "previous_response_id": None,
+            "reasoning": {"effort": self.reasoning.effort if self.reasoning else None},
+            "store": False,
+            "temperature": self.temperature,
+            "text": {"format": (self.text and self.text.format) or {"type": "text"}},
+            "tool_choice": self.tool_choice or "auto",
+            "tools": self.tools or [],
+            "top_p": self.top_p,
+            "truncation": "disabled",
+        }
+
+
+_IN_ITEMS = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+}
+
+
+def in_items(error: ApiError) -> ApiError:
+    """Name the field of an error as a `ResponseRequest` has it."""
+    told = error.body["error"]
+    field, _, rest = (told["param"] or "").partition(".")
+    if field in _IN_ITEMS:
+        renamed = _IN_ITEMS[field]
+        told["param"] = f"{renamed}.{rest}" if rest else renamed
+        told["message"] = told["message"].replace(field, renamed, 1)
+    return error
 
 
 class TokenizeRequest(_Shape):

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from edgespec.compat.openai.responses import figures, total_usage
+from edgespec.compat.openai.responses_api import ResponseEvents
 from edgespec.runtime.stream import Result, TokenChunk
 from edgespec.server.admission import Admission
 from edgespec.server.errors import ApiError, as_api_error, error_response
@@ -49,7 +50,7 @@ class Answer:
         metrics: count it.
         seconds: for waiting and generating; after that, the answer is what was written so far.
         facts: put into every object and chunk.
-        named: the events have names, as those of the Responses interface do.
+        events: makes what is sent of the only choice, as the Responses interface has it.
     """
 
     def __init__(
@@ -60,11 +61,10 @@ class Answer:
         metrics: Metrics,
         seconds: float,
         facts: Json | None = None,
-        *,
-        named: bool = False,
+        events: ResponseEvents | None = None,
     ) -> None:
         self._request, self._prepare = request, prepare
-        self._facts, self._named = facts or {}, named
+        self._facts, self._translator = facts or {}, events
         self._admission, self._metrics, self._seconds = admission, metrics, seconds
         self._job: Job | None = None
         self._written: asyncio.Queue[Written] = asyncio.Queue()
@@ -156,6 +156,10 @@ class Answer:
 
     def _joined(self, bodies: list[Json], results: list[Result]) -> Json:
         """Make one object of those of all choices."""
+        if self._translator is not None:
+            self._translator.delta(bodies[0]["choices"][0]["message"])
+            self._translate_end(bodies[0]["choices"][0]["finish_reason"], results[0])
+            return {**self._translator.response, "edgespec": self._figures(0, results[0])}
         if len(bodies) == 1:
             return {**self._facts, **bodies[0], "edgespec": self._figures(0, results[0])}
         choices = [
@@ -183,7 +187,7 @@ class Answer:
         if first is not None:
             async for items in self._rest():
                 await self._send(send, [data for item in items for data in self._events(item)])
-        done = b"" if self._named else _DONE
+        done = b"" if self._translator else _DONE
         await send({"type": "http.response.body", "body": done, "more_body": False})
 
     async def _send(self, send: Send, events: list[bytes]) -> None:
@@ -194,12 +198,17 @@ class Answer:
     def _events(self, item: Written) -> list[bytes]:
         assert self._job is not None
         if isinstance(item, Exception):
-            return [self._as_event(as_api_error(item).body)]
+            body = as_api_error(item).body
+            if self._translator is not None:
+                return _named_events(self._translator.fail(body["error"]))
+            return [_as_event(body)]
+        if self._translator is not None:
+            return _named_events(self._translated(item, self._translator))
         if item is None:
             if not self._include_usage:
                 return []
             chunk = self._job.choices[0].chunks.usage(self._ended[0])
-            return [self._as_event({**chunk, "usage": self._usage(self._ended)}, 0)]
+            return [self._as_event({**chunk, "usage": self._usage(self._ended)})]
         index, told = item
         chunks, events = self._job.choices[index].chunks, []
         if index == self._opened:
@@ -226,22 +235,45 @@ class Answer:
         return [self._event(index, chunk)]
 
     def _event(self, index: int, chunk: Json) -> bytes:
-        return self._as_event({**chunk, "usage": None} if self._include_usage else chunk, index)
+        choices = [{**choice, "index": index} for choice in chunk["choices"]]
+        chunk = {**chunk, "choices": choices}
+        return self._as_event({**chunk, "usage": None} if self._include_usage else chunk)
 
-    def _as_event(self, value: Json, index: int | None = None) -> bytes:
+    def _as_event(self, chunk: Json) -> bytes:
         """Return an event; chunks of all choices have one id."""
-        if self._named:
-            return f"event: {value.get('type', 'error')}\n".encode() + _as_event(value)
-        if index is not None:
-            self._id = self._id or value["id"]
-            choices = [{**choice, "index": index} for choice in value["choices"]]
-            value = {**value, **self._facts, "id": self._id, "choices": choices}
-        return _as_event(value)
+        self._id = self._id or chunk["id"]
+        return _as_event({**chunk, **self._facts, "id": self._id})
 
     @property
     def _include_usage(self) -> bool:
         options = self._request.stream_options
-        return not self._named and options is not None and options.include_usage
+        return options is not None and options.include_usage
+
+    # -- as events of the Responses interface -------------------------------------------------
+
+    def _translated(self, item: Written, events: ResponseEvents) -> list[Json]:
+        if not isinstance(item, tuple):
+            return []
+        assert self._job is not None
+        chunks, (_, told) = self._job.choices[0].chunks, item
+        begun = [] if self._opened else events.begin()
+        self._opened = 1
+        if isinstance(told, TokenChunk):
+            chunk = chunks.piece(told)
+            return begun if chunk is None else begun + events.delta(chunk["choices"][0]["delta"])
+        *held, last = [chunk["choices"][0] for chunk in chunks.closing(told)]
+        for choice in held:
+            begun += events.delta(choice["delta"])
+        *ended, end = self._translate_end(last["finish_reason"], told)
+        return [*begun, *ended, {**end, "edgespec": self._figures(0, told)}]
+
+    def _translate_end(self, reason: str, result: Result) -> list[Json]:
+        assert self._translator is not None
+        return self._translator.finish(self._usage([result]), complete=reason != "length")
+
+
+def _named_events(events: list[Json]) -> list[bytes]:
+    return [f"event: {event['type']}\n".encode() + _as_event(event) for event in events]
 
 
 def _as_event(value: Json) -> bytes:

@@ -25,6 +25,7 @@ CHECKS = [
 OPERATIONS = [
     ("POST", "/v1/chat/completions", 40),
     ("POST", "/v1/completions", 40),
+    ("POST", "/v1/responses", 30),
     ("POST", "/tokenize", 20),
     ("POST", "/detokenize", 20),
     ("POST", "/apply-template", 20),
@@ -57,6 +58,7 @@ def test_made_up_requests(schema: Any, method: str, path: str, examples: int) ->
             case.body["max_tokens"] = 2
             case.body.pop("max_completion_tokens", None)
             case.body.pop("n", None)
+            case.body.pop("max_output_tokens", None)
         case.call_and_validate(checks=CHECKS, timeout=60)
 
     ask()
