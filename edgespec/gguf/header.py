@@ -19,6 +19,13 @@ from gguf import GGMLQuantizationType, LlamaFileType, TokenType
 
 from edgespec._types import AnyArray
 from edgespec.errors import ModelFileError
+from edgespec.gguf.checks import (
+    check_experts,
+    check_rotation,
+    check_tensor_kinds,
+    check_texts,
+    check_windows,
+)
 from edgespec.gguf.draft_metadata import (
     EagleHead,
     HeldOut,
@@ -149,7 +156,11 @@ def _header(path: Path, data: Metadata, readers: Sequence[BoundedReader]) -> GGU
     if eagle is None or not eagle.borrows_embedding:
         _check_embedding(tensors, width, count)
     head_width = _head_width(data, arch, width, heads)
-    _check_numbers(data, arch, head_width)
+    _check_numbers(data, arch)
+    check_rotation(data, arch, head_width)
+    check_experts(data, arch, layers)
+    check_windows(data, arch, layers)
+    check_tensor_kinds(tensors)
     return GGUFHeader(
         path=path,
         size_bytes=path.stat().st_size,
@@ -214,7 +225,7 @@ def _vocabulary(path: Path, data: Metadata) -> tuple[bytes, int, AnyArray | None
     count, block = tokens
     data.strings("tokenizer.ggml.merges")
     kinds = _beside(data, "tokenizer.ggml.token_type", count, "iu")
-    _beside(data, "tokenizer.ggml.scores", count, "f")
+    check_texts(model, block, _beside(data, "tokenizer.ggml.scores", count, "f"))
     return block, count, kinds
 
 
@@ -267,7 +278,7 @@ def _check_embedding(tensors: Sequence[Any], width: int, count: int) -> None:
         )
 
 
-def _check_numbers(data: Metadata, arch: str, head_width: int) -> None:
+def _check_numbers(data: Metadata, arch: str) -> None:
     """Check values that llama.cpp uses unchecked."""
     data.finite(f"{arch}.rope.freq_base")
     data.finite(f"{arch}.rope.freq_base_swa")
@@ -275,14 +286,6 @@ def _check_numbers(data: Metadata, arch: str, head_width: int) -> None:
     data.finite(f"{arch}.rope.scaling.factor", zero=True)
     data.finite(f"{arch}.attention.layer_norm_rms_epsilon")
     data.finite(f"{arch}.attention.layer_norm_epsilon")
-    rotated = data.integer(f"{arch}.rope.dimension_count", 0, _MAX_WIDTH)
-    rotated = head_width if rotated is None else rotated
-    if head_width and (rotated > head_width or rotated % 2):
-        raise MalformedError(f"{rotated} of {head_width} dimensions cannot be rotated")
-    experts = data.integer(f"{arch}.expert_count", 0, _MAX_WIDTH) or 0
-    used = data.integer(f"{arch}.expert_used_count", 0, _MAX_WIDTH) or 0
-    if used > experts or (experts and not used):
-        raise MalformedError(f"it uses {used} of {experts} experts")
 
 
 def _quantization(data: Metadata, tensors: Sequence[Any]) -> str:

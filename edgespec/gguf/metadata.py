@@ -76,6 +76,17 @@ class Metadata:
             raise MalformedError(f"{key} has {len(field.parts[-1])} entries for {layers} layers")
         return tuple(values)
 
+    def pattern(self, key: str, layers: int) -> int | tuple[bool, ...] | None:
+        """Return a period of layers, or whether each layer is meant."""
+        field = self._fields.get(key)
+        if field is None or len(field.types) == 1:
+            return self.integer(key, 0, 1 << 31)
+        if field.types[1] not in (*_INTEGERS, GGUFValueType.BOOL):
+            raise MalformedError(f"{key} is not a list of yes and no")
+        if len(field.parts[-1]) < layers:
+            raise MalformedError(f"{key} has {len(field.parts[-1])} entries for {layers} layers")
+        return tuple(bool(value) for value in field.parts[-1][:layers])
+
     def finite(self, key: str, *, zero: bool = False) -> float | None:
         """Return a finite positive number; *zero* allows 0."""
         field = self._typed(key, GGUFValueType.FLOAT32)

@@ -37,6 +37,7 @@ __all__ = [
 _U64 = struct.Struct("<Q")
 _MAX_STRINGS = 1 << 22
 _MAX_DIMENSIONS = 4
+_SMALLEST_ALIGNMENT = 4
 _MAX_ELEMENTS = 1 << 53
 
 
@@ -118,10 +119,10 @@ class BoundedReader(GGUFReader):  # type: ignore[misc]  # gguf is not followed b
 
 
 def _check_alignment(field: ReaderField) -> None:
-    # The reader of gguf 0.17 divides by it.
+    # The reader of gguf 0.17 divides by it, and llama.cpp asserts on the lowest two.
     value = int(field.parts[-1][0]) if field.types == [GGUFValueType.UINT32] else 0
-    if value == 0 or value & (value - 1):
-        raise MalformedError("general.alignment is not a power of two")
+    if value < _SMALLEST_ALIGNMENT or value & (value - 1):
+        raise MalformedError("general.alignment is not a power of two from 4 on")
 
 
 def split_strings(block: bytes) -> list[bytes]:

@@ -41,7 +41,7 @@ def test_same_tokens_of_other_types_are_identical(header):
         (["[PAD16]", "[PAD17]"], None),
         (["<unused0>", "<|reserved_special_token_3|>"], None),
         (["<|extra_0|>", "<|dummy|>"], None),
-        (["<｜place▁holder▁no▁0｜>"] * 2, None),
+        (["<｜place▁holder▁no▁0｜>", "<｜place▁holder▁no▁1｜>"], None),
         (["anything", "<tool>"], [NORMAL] * 16 + [UNUSED, CONTROL]),
     ],
 )
