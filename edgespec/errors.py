@@ -13,6 +13,7 @@ __all__ = [
     "ContextFullError",
     "DownloadError",
     "EdgespecError",
+    "EndedError",
     "GrammarError",
     "InsufficientMemoryError",
     "MissingExtraError",
@@ -90,6 +91,10 @@ class CancelledError(EdgespecError):
     """The caller cancelled a load, a prefill or a generation."""
 
     exit_status = 130
+
+
+class EndedError(CancelledError):
+    """A function of the caller's that watches a generation ended it."""
 
 
 class ContextFullError(EdgespecError):

@@ -38,6 +38,7 @@ class Figures:
         speedup: over this answer's own steps without proposals; None if that is not known.
         acceptance: share of the proposed tokens; None if none was proposed.
         used, capacity: tokens of the context.
+        exactness: what speculation keeps of plain decoding: "bitwise" or "distribution".
     """
 
     tokens: int
@@ -47,6 +48,7 @@ class Figures:
     drafter: str
     used: int
     capacity: int
+    exactness: str = "bitwise"
 
     @property
     def plain_per_second(self) -> float | None:
@@ -83,6 +85,7 @@ class Meter:
             drafter=self._engine.drafter_name,
             used=len(self._stream.sequence),
             capacity=self._engine.context_length,
+            exactness=self._engine.exactness.mode,
         )
 
 
@@ -152,6 +155,12 @@ def notices(result: Result, dropped: int, newly_dropped: int, shifted: int) -> I
         yield "the model said nothing: /retry asks again"
 
 
+_KEPT = {
+    "bitwise": "the logits of plain decoding bit for bit",
+    "distribution": "the distribution of plain decoding but for rounding",
+}
+
+
 def statistics_lines(result: Result, figures: Figures) -> Iterator[str]:
     """Yield everything that was measured for one answer."""
     statistics = result.statistics
@@ -177,6 +186,7 @@ def statistics_lines(result: Result, figures: Figures) -> Iterator[str]:
             f"{k}: {_count(n, 'cycle')}" for k, n in sorted(statistics.k_histogram.items())
         ),
     }
+    facts["exactness"] = f"{figures.exactness}, {_KEPT[figures.exactness]}"
     width = max(map(len, facts))
     for name, value in facts.items():
         yield f"{name:{width}}  {value}"

@@ -29,7 +29,10 @@ from edgespec.speculation.settings import DrawSettings
 
 _log = logging.getLogger("edgespec.decoder")
 
-__all__ = ["Decoder", "Ending", "PrefillProgress"]
+__all__ = ["Decoder", "Edit", "Ending", "PrefillProgress"]
+
+Edit = Callable[[Int32Array, Float32Array], None]
+"""Called with a text's tokens and the logits of the next, float32 (n_vocab,), to change them."""
 
 _NO_LIMIT = 2**31
 
@@ -83,6 +86,7 @@ class Decoder:
         self._ending: Ending = _all
         self._single = False  # the evaluation before was of one token
         self._most = _NO_LIMIT
+        self._edit: Edit | None = None
 
     @property
     def held(self) -> Int32Array:
@@ -105,13 +109,15 @@ class Decoder:
         progress: PrefillProgress | None = None,
         ending: Ending | None = None,
         most: int | None = None,
+        edit: Edit | None = None,
     ) -> None:
         """Start, or go on with, a generation after `tokens`.
 
         What the caches share with them is reused; `statistics` is added to from here on, and
         what is emitted obeys the constraint. Every cycle is told to `trace`, and tells how likely
         its tokens were if there is a reader for that. What stands behind the end that `ending`
-        finds is never emitted, nor counted. No cycle proposes more than `most`.
+        finds is never emitted, nor counted. No cycle proposes more than `most`. Logits are what
+        `edit` makes of them, before a constraint masks them.
 
         Raises:
             UsageError: no tokens, or a biased token that does not exist.
@@ -129,6 +135,7 @@ class Decoder:
         self._logprobs = logprobs
         self._ending, self._single = ending or _all, False
         self._most = _NO_LIMIT if most is None else most
+        self._edit = edit
         self.drafter.begin(settings)
         self.statistics = statistics
         if statistics.emitted == 0:  # not where it goes on after another one's turn, or a shift
@@ -161,6 +168,9 @@ class Decoder:
             clock.append(perf_counter())
             if self._logprobs:
                 self._logprobs.read(logits)
+            if self._edit:
+                for row, values in enumerate(logits):
+                    self._edit(self.history[: self.length + row], values)
             if self._constraint:
                 self._constraint.mask(logits)
             accepted = self._accept(logits, count, q)

@@ -19,7 +19,7 @@ from edgespec.errors import UsageError
 from edgespec.registry.fetch import Progress, silent
 from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.cycle import Cycle, CycleReport
-from edgespec.runtime.decoder import Decoder, PrefillProgress
+from edgespec.runtime.decoder import Decoder, Edit, PrefillProgress
 from edgespec.runtime.drafting import open_drafter, remember
 from edgespec.runtime.loading import LoadProgress, make_policy, open_target
 from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
@@ -130,6 +130,7 @@ class Engine(Closing):
         grammar: str | None = None,
         logprobs: int | None = None,
         k: int | None = None,
+        edit: Edit | None = None,
         progress: PrefillProgress | None = None,
     ) -> Stream:
         """Continue a raw prompt: no chat template is applied to it.
@@ -143,6 +144,8 @@ class Engine(Closing):
             accept: one of `ACCEPTANCE_RULES`; "auto" is rejection, at temperature 0 greedy.
             logprobs: tell how likely each token was, and so many of the most likely ones.
             k: the most proposals of a cycle, up to `largest_k`; 0 for plain decoding.
+            edit: changes logits in place, given the tokens before; EndedError ends the generation.
+                It has to depend on nothing else, unless k is 0. No other use of the engine in it.
             progress: called while the prompt is read, in the thread that reads the stream.
 
         Raises:
@@ -164,7 +167,7 @@ class Engine(Closing):
         if k is not None and not 0 <= k <= self.largest_k:
             raise UsageError(f"k is {k}: it has to be between 0 and {self.largest_k} here")
         limits = limits or GenerationLimits()
-        return Stream(self, tokens, settings, limits, constraint, reader, progress, k)
+        return Stream(self, tokens, settings, limits, constraint, reader, progress, k, edit)
 
     def score(self, tokens: Sequence[int] | Int32Array, logprobs: int = 0) -> list[TokenLogprobs]:
         """Return how likely each token of a text but the first is after those before it.

@@ -185,6 +185,7 @@ class Scheduler:
             stream.progress,
             stream.kept,
             stream.most,
+            stream.edit,
         )
 
     def _shift(self, stream: Stream) -> bool:

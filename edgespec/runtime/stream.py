@@ -10,10 +10,10 @@ from typing import Any, Literal, Protocol
 
 from edgespec._types import Int32Array
 from edgespec.backend import Vocabulary
-from edgespec.errors import CancelledError, UsageError
+from edgespec.errors import CancelledError, EndedError, UsageError
 from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.cycle import Cycle, Origin, Statistics
-from edgespec.runtime.decoder import PrefillProgress
+from edgespec.runtime.decoder import Edit, PrefillProgress
 from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
 from edgespec.runtime.reading import chunks_of
 from edgespec.runtime.trace import GenerationTrace
@@ -143,9 +143,10 @@ class Stream:
         logprobs: LogprobReader | None = None,
         progress: PrefillProgress | None = None,
         most: int | None = None,
+        edit: Edit | None = None,
     ) -> None:
         self.constraint = constraint
-        self.most = most
+        self.most, self.edit = most, edit
         self.logprobs = logprobs
         self.progress = progress
         self.trace: GenerationTrace | None = None
@@ -267,8 +268,8 @@ class Stream:
             if self.cancelled:
                 raise CancelledError("cancelled")
             cycle = self._runner.advance(self, left)
-        except CancelledError:
-            self._reason = "cancelled"
+        except CancelledError as error:
+            self._reason = "stop" if isinstance(error, EndedError) else "cancelled"
             return None
         if cycle is None:
             self._reason = "context"

@@ -23,6 +23,7 @@ from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Message, Session
 from edgespec.runtime.stream import GenerationLimits, Result
+from edgespec.tuning.exactness import PLAIN
 
 FIGURES = Figures(24, 48.0, 1.28, 0.67, "ngram", 33, 4096)
 
@@ -77,7 +78,10 @@ def test_statistics_fit() -> None:
     lines = list(statistics_lines(_result(), FIGURES))
     assert max(map(len, lines)) < 80
     assert any("1.28x" in line for line in lines)
-    assert lines[-1] == "block length  0: 1 cycle, 3: 1 cycle"
+    assert lines[-2] == "block length  0: 1 cycle, 3: 1 cycle"
+    assert lines[-1] == "exactness     bitwise, the logits of plain decoding bit for bit"
+    lossy = list(statistics_lines(_result(), replace(FIGURES, exactness="distribution")))
+    assert "but for rounding" in lossy[-1] and len(lossy[-1]) < 80
     unknown = replace(FIGURES, speedup=None)
     assert any("not known" in line for line in statistics_lines(_result(), unknown))
 
@@ -117,7 +121,7 @@ def test_the_speedup_is_of_this_answer_and_only_told_when_it_is_known() -> None:
     statistics.count_cycle(3, 2, drafting=True)
     stream = SimpleNamespace(statistics=statistics, emitted=[], sequence=[])
     turn: Any = SimpleNamespace(stream=stream)
-    engine: Any = SimpleNamespace(context_length=100, drafter_name="ngram")
+    engine: Any = SimpleNamespace(context_length=100, drafter_name="ngram", exactness=PLAIN)
     meter = Meter(turn, engine)
     assert meter.read().speedup is None  # too few tokens
     statistics.emitted = 50

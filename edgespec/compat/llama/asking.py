@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import grammar_from_schema, grammar_of_json
-from edgespec.errors import UnsupportedError, UsageError
+from edgespec.errors import EndedError, UsageError
+from edgespec.runtime.decoder import Edit
 from edgespec.runtime.stream import GenerationLimits
 from edgespec.sampling.parameters import SamplingParameters
 
 __all__ = [
     "Asked",
     "Seeds",
+    "callbacks_of",
     "named_tool",
-    "refuse_callbacks",
     "response_grammar",
     "rules_of",
     "tools_of",
@@ -96,17 +98,42 @@ class Asked(NamedTuple):
         return GenerationLimits(max_tokens=most, stop=tuple(one for one in stop if one))
 
 
-def refuse_callbacks(**callbacks: Any) -> None:
-    """Refuse functions that would see logits.
+def callbacks_of(processors: Any, criteria: Any = None) -> Edit | None:
+    """Return what functions that see logits do, one call after the other; None without any.
+
+    Args:
+        processors: functions, or one, of tokens and logits that return other logits.
+        criteria: functions, or one, of tokens and logits that return whether to end.
 
     Raises:
-        UnsupportedError: there are some.
+        UsageError: they are no functions.
     """
-    for name, functions in callbacks.items():
-        if functions:
-            raise UnsupportedError(
-                f"{name} is not supported: use grammar, logit_bias, stop or the samplers' settings"
-            )
+    changing = _functions("logits_processor", processors)
+    ending = _functions("stopping_criteria", criteria)
+    if not changing and not ending:
+        return None
+
+    def edit(tokens: Int32Array, logits: Float32Array) -> None:
+        seen = tokens.copy()
+        for change in changing:
+            logits[:] = change(seen, logits.copy())
+        if any(end(seen, logits.copy()) for end in ending):
+            raise EndedError("a stopping criterion was met")
+
+    return edit
+
+
+def _functions(name: str, given: Any) -> list[Any]:
+    if given is None:
+        return []
+    try:
+        # llama-cpp-python's lists of functions are functions too.
+        found = list(given) if isinstance(given, Iterable) else [given]
+    except TypeError:
+        found = [given]
+    if not all(map(callable, found)):
+        raise UsageError(f"{name} has to be a list of functions of tokens and logits")
+    return found
 
 
 def rules_of(grammar: Any) -> str | None:

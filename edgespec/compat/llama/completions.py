@@ -10,8 +10,8 @@ from edgespec.compat.llama.answers import CallAnswer, ChatAnswer, TextAnswer
 from edgespec.compat.llama.asking import (
     Asked,
     Seeds,
+    callbacks_of,
     named_tool,
-    refuse_callbacks,
     response_grammar,
     rules_of,
     tools_of,
@@ -19,6 +19,7 @@ from edgespec.compat.llama.asking import (
 from edgespec.compat.openai.logprobs import TextLogprobs
 from edgespec.compat.openai.tools import plan_tools
 from edgespec.errors import UnsupportedError, UsageError
+from edgespec.runtime.decoder import Edit
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.stream import Stream
 
@@ -73,11 +74,11 @@ class Completions:
             A ``text_completion`` dictionary; with `stream` an iterator of them.
 
         Raises:
-            UnsupportedError: callbacks, a suffix for a model that cannot fill gaps.
+            UnsupportedError: a suffix for a model that cannot fill gaps.
             UsageError: a value is out of range, or the prompt does not fit into the context.
             GrammarError: the grammar does not compile.
         """
-        refuse_callbacks(stopping_criteria=stopping_criteria, logits_processor=logits_processor)
+        edit = callbacks_of(logits_processor, stopping_criteria)
         asked = Asked.among(locals())
         tokens: Sequence[int] | Int32Array = prompt if not isinstance(prompt, str) else ()
         if suffix is not None:
@@ -86,7 +87,7 @@ class Completions:
             tokens = self.engine.tokenize(prompt)
         vocabulary = self.engine.vocabulary
         text = prompt if isinstance(prompt, str) else vocabulary.decode(prompt)
-        started = self._start(tokens, asked, seed, rules_of(grammar), logprobs)
+        started = self._start(tokens, asked, seed, rules_of(grammar), logprobs, edit)
         told = None
         if echo and logprobs is not None:
             likely = self.engine.score(tokens, logprobs)
@@ -149,7 +150,7 @@ class Completions:
             Errors of `create_completion`; UsageError also for tools that are not of OpenAI's form,
             or that the template does not show to the model.
         """
-        refuse_callbacks(logits_processor=logits_processor)
+        edit = callbacks_of(logits_processor)
         asked = Asked.among(locals())
         rules = response_grammar(response_format) or rules_of(grammar)
         likely = (top_logprobs or 0) if logprobs else None
@@ -158,13 +159,13 @@ class Completions:
         answer: CallAnswer | ChatAnswer
         if isinstance(choice, Mapping):
             name, rules = named_tool(tools, choice)
-            started = self._start(self._render(messages, tools), asked, seed, rules, likely)
+            started = self._start(self._render(messages, tools), asked, seed, rules, likely, edit)
             answer = CallAnswer(self, started, *about, tool=name)
         else:
             plan = plan_tools(self.engine.template, tools, choice)
             rules = (plan.grammar if plan else None) or rules
             prompt = self._render(messages, plan.tools if plan else None)
-            started = self._start(prompt, asked, seed, rules, likely)
+            started = self._start(prompt, asked, seed, rules, likely, edit)
             answer = ChatAnswer(self, started, *about, tools=plan)
         return answer.chunks() if stream else answer.whole()
 
@@ -195,6 +196,7 @@ class Completions:
         seed: int | None,
         rules: str | None,
         likely: int | None,
+        edit: Edit | None,
     ) -> Stream:
         capacity = self.engine.context_length
         if len(tokens) >= capacity:
@@ -204,7 +206,13 @@ class Completions:
             )
         sampling = asked.sampling(self._seeds.next(seed), self._window)
         return self.engine.generate(
-            tokens, sampling, asked.limits(), grammar=rules, logprobs=likely
+            tokens,
+            sampling,
+            asked.limits(),
+            grammar=rules,
+            logprobs=likely,
+            k=0 if edit else None,  # such functions may count on one call for each token
+            edit=edit,
         )
 
     def _render(

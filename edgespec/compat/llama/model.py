@@ -35,7 +35,7 @@ class Llama(Completions, Closing):
         model_path: a GGUF file, a name of the registry, or an ``hf:`` reference.
         n_ctx: tokens of the context; 0 is as many as the model was trained for.
         n_threads: None lets edgespec choose.
-        n_gpu_layers: 0, or -1 with a warning: edgespec uses the CPU.
+        n_gpu_layers: ignored, with a warning: edgespec uses the CPU.
         seed: start of the sequence that gives calls without a seed theirs.
         flash_attn: False lets edgespec choose.
         type_k, type_v: of the cache, ggml's number of F16, F32 or Q8_0; both the same.
@@ -161,6 +161,10 @@ class Llama(Completions, Closing):
         begins = len(tokens) > 0 and int(tokens[0]) == vocabulary.bos
         return text[1:] if begins and text[:1] == b" " else text
 
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer, for programs that want one by itself."""
+        return Tokenizer(self)
+
     def token_bos(self) -> int:
         """Return the token that texts begin with; -1 if there is none."""
         return _or_none(self.engine.vocabulary.bos)
@@ -178,6 +182,11 @@ class Llama(Completions, Closing):
     def n_ctx(self) -> int:
         """Return the number of tokens of the context."""
         return self.engine.context_length
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens the cache holds."""
+        return len(self.engine.decoder.held)
 
     def n_vocab(self) -> int:
         """Return the number of tokens of the vocabulary."""
@@ -216,6 +225,55 @@ class Llama(Completions, Closing):
         raise UnsupportedError("states are not supported: use llm.engine.save_cache and load_cache")
 
     load_state = save_state
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say that there is no such thing.
+
+        Raises:
+            UnsupportedError: always; to `hasattr` and the like it is an AttributeError.
+        """
+        if name.startswith("_") or name == "engine":
+            raise AttributeError(name)
+        raise _MissingError(
+            f"Llama.{name} is not supported: use create_completion, create_chat_completion, or "
+            "llm.engine"
+        )
+
+
+class _MissingError(UnsupportedError, AttributeError):
+    """The original has it, or nobody has."""
+
+
+class Tokenizer:
+    """Texts to tokens and back, as llama-cpp-python's ``LlamaTokenizer``.
+
+    Args:
+        llama: whose tokenizer it is.
+    """
+
+    def __init__(self, llama: Llama) -> None:
+        self._llama = llama
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
+        """Split a text in UTF-8 into token ids; see `Llama.tokenize`."""
+        return self._llama.tokenize(text, add_bos, special)
+
+    def detokenize(
+        self,
+        tokens: Sequence[int],
+        prev_tokens: Sequence[int] | None = None,
+        special: bool = False,
+    ) -> bytes:
+        """Return the bytes that tokens stand for; see `Llama.detokenize`."""
+        return self._llama.detokenize(tokens, prev_tokens, special)
+
+    def encode(self, text: str, add_bos: bool = True, special: bool = True) -> list[int]:
+        """Split a text into token ids."""
+        return self.tokenize(text.encode("utf-8", "ignore"), add_bos, special)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text that tokens stand for; bytes of unfinished characters are left out."""
+        return self.detokenize(tokens).decode("utf-8", "ignore")
 
 
 def _or_none(token: int | None) -> int:

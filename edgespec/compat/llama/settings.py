@@ -94,17 +94,9 @@ def check_chat_format(chat_format: str | None) -> None:
 
 
 def check_gpu_layers(count: int) -> None:
-    """Check that no layers have to be on a GPU: warn about -1, which means as many as possible.
-
-    Raises:
-        UnsupportedError: it is another number than 0.
-    """
-    if count == -1:
+    """Warn where layers are wanted on a GPU: every tutorial asks for that."""
+    if count:
         warnings.warn("n_gpu_layers is ignored: edgespec uses the CPU", UserWarning, stacklevel=3)
-    elif count != 0:
-        raise UnsupportedError(
-            f"n_gpu_layers={count} is not supported: edgespec uses the CPU, leave it out"
-        )
 
 
 def engine_options(

@@ -56,6 +56,7 @@ def test_keywords_that_change_nothing(recurrent_model: Path) -> None:
     "keyword",
     [
         {"n_gpu_layers": -1},
+        {"n_gpu_layers": 35},
         {"draft_model": object()},
         {"use_mlock": True},
         {"numa": True},
@@ -81,7 +82,6 @@ def test_keywords_that_are_ignored_with_a_warning(
         {"tokenizer": object()},
         {"yarn_orig_ctx": 2048},
         {"chat_format": "llama-2"},
-        {"n_gpu_layers": 35},
         {"type_k": 8},
         {"type_k": 2, "type_v": 2},
     ],
@@ -117,16 +117,15 @@ def test_the_length_of_the_context(recurrent_model: Path) -> None:
 
 
 def test_what_a_call_cannot_have(ours: Any) -> None:
-    for keyword in (
-        {"logits_processor": [print]},
-        {"stopping_criteria": [print]},
-        {"suffix": " and so on"},
-    ):
+    for keyword in ({"suffix": " and so on"},):
         with pytest.raises(UnsupportedError, match=f"{next(iter(keyword))}.* is not supported"):
             ours("The sea is", **keyword)
     for name in ("create_embedding", "embed", "eval", "sample", "generate", "save_state"):
         with pytest.raises(NotImplementedError, match="not supported"):
             getattr(ours, name)("The sea is")
+    for name in ("logits_processor", "stopping_criteria"):
+        with pytest.raises(UsageError, match=f"{name} has to be a list of functions"):
+            ours("The sea is", **{name: [7]})
     with pytest.raises(UsageError, match="temperature is -1"):
         ours("The sea is", temperature=-1)
     with pytest.raises(UsageError, match="LlamaGrammar"):
@@ -218,6 +217,66 @@ def test_a_gap_is_marked_for_models_that_know_gaps(tiny: Llama) -> None:
     assert filled["usage"]["prompt_tokens"] == len(expected)
     turned = tiny.engine.vocabulary.gap("left", "r", after_first=True)
     assert turned == [bos, gap[1], ord("r"), gap[0], *before, gap[2]]
+
+
+# -- functions that see logits --------------------------------------------------------------
+
+
+def test_functions_change_logits_and_end_answers(ours: Any) -> None:
+    from llama_cpp import LogitsProcessorList, StoppingCriteriaList
+
+    asked: dict[str, Any] = {"temperature": 0, "max_tokens": 6}
+    prompt = ours.tokenize(b"The sea is")
+    first = ours(prompt, **asked, logprobs=0)["choices"][0]
+    lengths, favourite = [], ours.tokenize(first["logprobs"]["tokens"][0].encode(), False)[0]
+
+    def without_favourite(tokens: Any, logits: Any) -> Any:
+        lengths.append(len(tokens))
+        assert tokens[: len(prompt)].tolist() == prompt and logits.shape == (ours.n_vocab(),)
+        logits[favourite] = float("-inf")
+        return logits
+
+    for given in (LogitsProcessorList([without_favourite]), [without_favourite]):
+        lengths.clear()
+        changed = ours(prompt, **asked, logits_processor=given)["choices"][0]["text"]
+        assert changed == ours(prompt, **asked, logit_bias={favourite: -1e30})["choices"][0]["text"]
+        assert lengths == list(range(len(prompt), len(prompt) + 6))
+
+    def after_three(tokens: Any, logits: Any) -> bool:
+        return len(tokens) == len(prompt) + 3
+
+    for given in (StoppingCriteriaList([after_three]), [after_three]):
+        ended = ours(prompt, **asked, stopping_criteria=given)
+        assert ended["choices"][0]["finish_reason"] == "stop"
+        assert ended["usage"]["completion_tokens"] == 3
+        assert first["text"].startswith(ended["choices"][0]["text"])
+    assert ours(prompt, **asked)["choices"][0]["text"] == first["text"]
+
+
+def test_everything_public_is_there_or_says_why_not(ours: Any) -> None:
+    import llama_cpp
+
+    for name in dir(llama_cpp.Llama):
+        if name.startswith("_"):
+            continue
+        try:
+            getattr(ours, name)
+        except UnsupportedError as error:
+            assert f"Llama.{name} is not supported" in str(error)
+    for name in ("scores", "input_ids", "eval_logits"):
+        assert not hasattr(ours, name)
+        with pytest.raises(UnsupportedError, match=name):
+            getattr(ours, name)
+    ours("The sea is", max_tokens=3, temperature=0)
+    assert ours.n_tokens >= 5
+
+
+def test_the_tokenizer_alone(ours: Any, theirs: Any) -> None:
+    mine, theirs = ours.tokenizer(), theirs.tokenizer()
+    for text in ("Zürich 🐱", "<|im_end|> a", ""):
+        assert mine.encode(text) == theirs.encode(text)
+        assert mine.decode(mine.encode(text)) == theirs.decode(theirs.encode(text))
+        assert mine.encode(text, special=False) == theirs.encode(text, special=False)
 
 
 # -- ending ---------------------------------------------------------------------------------
