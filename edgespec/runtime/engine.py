@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -38,7 +38,7 @@ from edgespec.runtime.trace import Trace, costs_and_learning, request_facts
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.penalties import breaker_table
 from edgespec.speculation.settings import draw_settings
-from edgespec.templates import ChatTemplate, check_names
+from edgespec.templates import ChatTemplate, check_names, control_texts
 from edgespec.tuning.exactness import remember_choice
 from edgespec.tuning.profile import load_profile
 from edgespec.tuning.setting import measurement_key, setting_of
@@ -236,6 +236,14 @@ class Engine(Closing):
             TemplateError: it has none, or it does not compile.
         """
         return ChatTemplate.from_model(self.header, self.vocabulary)
+
+    def shown_tokens(self, texts: Collection[str]) -> dict[int, bytes]:
+        """Return the control tokens with one of these texts, for `Stream.shown`."""
+        return {t: text.encode() for t, text in self._control_texts.items() if text in texts}
+
+    @cached_property
+    def _control_texts(self) -> dict[int, str]:
+        return control_texts(self.header, self.vocabulary)
 
     def use_template(self, source: str) -> None:
         """Render conversations with this chat template from now on.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -149,6 +149,7 @@ class Stream:
         self.most, self.edit = most, edit
         self.logprobs = logprobs
         self.progress = progress
+        self.shown: Mapping[int, bytes] = {}  # control tokens that are a part of the text
         self.trace: GenerationTrace | None = None
         self.settings = settings
         self.limits = limits
@@ -282,7 +283,7 @@ class Stream:
         if token in self._ends:
             self._reason = "stop"
             return
-        text = self._assembler.feed(piece)
+        text = self._assembler.feed(self.shown.get(token, piece))
         if self._assembler.stopped:
             self._reason = "stop"
         elif len(self.emitted) == self.limits.max_tokens:

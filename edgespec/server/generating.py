@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from edgespec.backend import PLAIN, grammar_from_schema, grammar_of_json
+from edgespec.compat.openai.calls import MARKS, opened_thought
 from edgespec.compat.openai.logprobs import TextLogprobs
 from edgespec.compat.openai.responses import (
     ChatChunks,
@@ -170,6 +171,9 @@ def _chat(engine: Engine, request: ChatRequest, defaults: Defaults) -> _Maker:
     k = _most_proposals(engine, request)
     _check_length(engine, len(tokens), "messages")
     model, vocabulary = engine.model_name, engine.vocabulary
+    begun = messages[-1]["content"] if request.continue_final_message else ""
+    closing = opened_thought(prompt, begun)
+    marks = engine.shown_tokens(MARKS.union(tools.marks if tools else ()))
 
     def make(sampling: SamplingParameters) -> Choice:
         with _about(_constraint(request) or "tools", (GrammarError,)):
@@ -182,10 +186,12 @@ def _chat(engine: Engine, request: ChatRequest, defaults: Defaults) -> _Maker:
                 logprobs=(request.top_logprobs or 0) if logprobs else None,
                 k=k,
             )
+        stream.shown = marks
+        reading: dict[str, Any] = {"logprobs": logprobs, "closing": closing}
         return Choice(
             stream,
-            ChatChunks(model, vocabulary, tools, logprobs=logprobs),
-            lambda result: chat_completion(result, vocabulary, tools, logprobs=logprobs),
+            ChatChunks(model, vocabulary, tools, **reading),
+            lambda result: chat_completion(result, vocabulary, tools, **reading),
             sampling.seed,
         )
 

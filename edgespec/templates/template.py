@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from edgespec.backend import Vocabulary
     from edgespec.gguf.header import GGUFHeader
 
-__all__ = ["ChatTemplate", "check_names"]
+__all__ = ["ChatTemplate", "check_names", "control_texts"]
 
 _SOURCE_BYTES = 256 * 1024
 _SHOWN = 200
@@ -110,7 +110,7 @@ class ChatTemplate:
                 source,
                 bos_token=_token_text(vocabulary, vocabulary.bos),
                 eos_token=_token_text(vocabulary, vocabulary.eos),
-                control_texts=_control_texts(header, vocabulary),
+                control_texts=control_texts(header, vocabulary).values(),
                 with_tools=made,
             )
         assert made is not None
@@ -291,11 +291,11 @@ def _up_to_end(text: str) -> str:
     return text[:end]
 
 
-def _control_texts(header: GGUFHeader, vocabulary: Vocabulary) -> set[str]:
+def control_texts(header: GGUFHeader, vocabulary: Vocabulary) -> dict[int, str]:
     """Return the texts that a tokenizer reads as control tokens, if it is allowed to."""
     found = set(vocabulary.end_tokens)
     found.update(i for i, kind in enumerate(header.token_types()) if kind in _CONTROL)
-    return {vocabulary.decode([token], special=True) for token in found}
+    return {token: vocabulary.decode([token], special=True) for token in found}
 
 
 def _set_apart(found: re.Match[str]) -> str:

@@ -193,7 +193,9 @@ def test_a_tool_that_has_to_be_called(tools_server: Any, stream: bool) -> None:
     if stream:
         choices = [chunk.choices[0] for chunk in answer]
         reason = choices[-1].finish_reason
-        (call,) = [call for choice in choices for call in choice.delta.tool_calls or []]
+        call, *rest = [call for choice in choices for call in choice.delta.tool_calls or []]
+        assert len(rest) > 1 and all(part.id is None for part in rest)
+        call.function.arguments += "".join(part.function.arguments for part in rest)
         text = "".join(choice.delta.content or "" for choice in choices)
     else:
         reason, message = answer.choices[0].finish_reason, answer.choices[0].message

@@ -116,21 +116,28 @@ class ChatAnswer(_Answer):
 
     Attributes:
         tools: calls of these are looked for in the text.
+        closing: ends the reasoning that the prompt has begun; None leaves reasoning in the text,
+            as llama-cpp-python does.
     """
 
     tools: ToolUse | None = None
+    closing: str | None = None
+
+    @property
+    def _reading(self) -> dict[str, Any]:
+        return {"logprobs": self.logprobs, "closing": self.closing}
 
     def whole(self) -> Json:
         """The finished answer."""
         result = self.stream.result
-        body = chat_completion(result, self.vocabulary, self.tools, logprobs=self.logprobs)
+        body = chat_completion(result, self.vocabulary, self.tools, **self._reading)
         name = f"chatcmpl-{uuid.uuid4()}"
         return {**body, "id": name, "model": self.model, "usage": self._usage(result)}
 
     def chunks(self) -> Iterator[Json]:
         """The answer while it is written."""
         name = f"chatcmpl-{uuid.uuid4()}"
-        chunks = ChatChunks(self.model, self.vocabulary, self.tools, logprobs=self.logprobs)
+        chunks = ChatChunks(self.model, self.vocabulary, self.tools, **self._reading)
         for chunk in chunks.opening():
             chunk["choices"][0]["delta"] = {"role": "assistant"}
             yield {**chunk, "id": name}
@@ -155,7 +162,7 @@ class CallAnswer(_Answer):
     def whole(self) -> Json:
         """The finished answer."""
         result = self.stream.result
-        body = chat_completion(result, self.vocabulary, logprobs=self.logprobs)
+        body = chat_completion(result, self.vocabulary, logprobs=self.logprobs, closing=None)
         name = f"chatcmpl-{uuid.uuid4()}"
         choice = body["choices"][0]
         choice["message"] = {"role": "assistant", "content": None, **self._call(name, result.text)}
@@ -165,7 +172,7 @@ class CallAnswer(_Answer):
     def chunks(self) -> Iterator[Json]:
         """The answer while it is written."""
         name = f"chatcmpl-{uuid.uuid4()}"
-        chunks = ChatChunks(self.model, self.vocabulary, logprobs=self.logprobs)
+        chunks = ChatChunks(self.model, self.vocabulary, logprobs=self.logprobs, closing=None)
         blank: Json = {"role": None, "content": None, "function_call": None, "tool_calls": None}
         for chunk in chunks.opening():
             chunk["choices"][0]["delta"] = {**blank, "role": "assistant"}

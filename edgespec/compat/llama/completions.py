@@ -16,6 +16,7 @@ from edgespec.compat.llama.asking import (
     rules_of,
     tools_of,
 )
+from edgespec.compat.openai.calls import MARKS, opened_thought
 from edgespec.compat.openai.logprobs import TextLogprobs
 from edgespec.compat.openai.tools import plan_tools
 from edgespec.errors import UnsupportedError, UsageError
@@ -159,14 +160,19 @@ class Completions:
         answer: CallAnswer | ChatAnswer
         if isinstance(choice, Mapping):
             name, rules = named_tool(tools, choice)
-            started = self._start(self._render(messages, tools), asked, seed, rules, likely, edit)
+            prompt = self.engine.tokenize(self._render(messages, tools))
+            started = self._start(prompt, asked, seed, rules, likely, edit)
             answer = CallAnswer(self, started, *about, tool=name)
         else:
             plan = plan_tools(self.engine.template, tools, choice)
             rules = (plan.grammar if plan else None) or rules
-            prompt = self._render(messages, plan.tools if plan else None)
+            text = self._render(messages, plan.tools if plan else None)
+            prompt = self.engine.tokenize(text)
             started = self._start(prompt, asked, seed, rules, likely, edit)
-            answer = ChatAnswer(self, started, *about, tools=plan)
+            if plan:
+                started.shown = self.engine.shown_tokens(MARKS.union(plan.marks))
+            closing = opened_thought(text) if plan else None
+            answer = ChatAnswer(self, started, *about, tools=plan, closing=closing)
         return answer.chunks() if stream else answer.whole()
 
     def create_chat_completion_openai_v1(self, *arguments: Any, **keywords: Any) -> Any:
@@ -217,5 +223,5 @@ class Completions:
 
     def _render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
-    ) -> Int32Array:
-        return self.engine.tokenize(self.engine.template.render(messages, tools=tools))
+    ) -> str:
+        return self.engine.template.render(messages, tools=tools)

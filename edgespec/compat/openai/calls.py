@@ -59,21 +59,21 @@ class Thought(NamedTuple):
 class CallBegin(NamedTuple):
     """A call of an offered tool begins."""
 
-    index: int
+    number: int
     name: str
 
 
 class Arguments(NamedTuple):
     """A part of the JSON of a call's arguments."""
 
-    index: int
+    number: int
     text: str
 
 
 class Broken(NamedTuple):
     """The arguments of a call ended too early, or are malformed; `text` is all of what was read."""
 
-    index: int
+    number: int
     text: str
 
 
@@ -166,7 +166,8 @@ _SCHEMA = re.compile(
     r'\s*\{\s*(?:"(?:type|\$schema)"\s*:\s*"(?:object"|http)|"properties"\s*:\s*\{)'
 )
 _FIRST_PAIR = re.compile(
-    r'\s*(?:[^{\s]|\{\s*(?:[^"\s]|"[^"]*"\s*(?:[^:\s]|:\s*(?:"[^"]*"|[^"\s]))))'
+    r'\s*(?:[^{\s]|\{\s*(?:[^"\s]|"(?!(?:type|\$schema|properties)")[^"]*"'
+    r'|"[^"]*"\s*(?:[^:\s]|:\s*(?:"[^"]*"|[^"\s]))))'
 )
 _LONGEST_NAME = 200
 
@@ -177,14 +178,15 @@ class CallReader:
     Args:
         tools: names of those that were offered; a mapping has the schemas of their parameters.
         marks: more texts that a call follows, as learned from a chat template.
-        closing: ends the reasoning that the prompt has begun; empty if it has begun none.
+        closing: ends the reasoning that the prompt has begun; empty if it has begun none, None if
+            reasoning stays in the text.
     """
 
     def __init__(
         self,
         tools: Collection[str] | Mapping[str, Any] = (),
         marks: Collection[str] = (),
-        closing: str = "",
+        closing: str | None = "",
     ) -> None:
         self._tools = tools if isinstance(tools, Mapping) else dict.fromkeys(tools)
         opening = {*_OPENING, *filter(None, marks)} if self._tools else set()
@@ -206,12 +208,16 @@ class CallReader:
 
     def feed(self, text: str) -> list[Event]:
         """Take the next text; return what is certain now."""
+        if self._closing is None and not self._tools:
+            return [Text(text)] if text else []
         self._cursor.text += text
         next(self._steps, None)
         return self._taken()
 
     def finish(self) -> list[Event]:
         """End the answer; return what was held back."""
+        if self._closing is None and not self._tools:
+            return []
         self._cursor.ended = True
         for _ in self._steps:
             pass
@@ -234,7 +240,7 @@ class CallReader:
     def _thought_begins(self) -> Wait[bool]:
         """Read reasoning if its mark comes, at the beginning of the answer or of a line."""
         cursor = self._cursor
-        if not self._line_start:
+        if not self._line_start or self._closing is None:
             return False
         start = cursor.at
         if not self._began:
@@ -713,7 +719,8 @@ def _as_object(value: str) -> str:
     if isinstance(found, str):
         if not found.strip():
             return "{}"
-        inner, parts = Cursor(), []
+        inner = Cursor()
+        parts: list[str] = []
         inner.text, inner.ended = found, True
         for _ in read_value(inner, parts.append):
             pass
@@ -749,7 +756,7 @@ def _merged(events: list[Event]) -> list[Event]:
         elif (
             isinstance(event, Arguments)
             and isinstance(last, Arguments)
-            and last.index == event.index
+            and last.number == event.number
         ):
             merged[-1] = event._replace(text=last.text + event.text)
         else:
@@ -757,11 +764,16 @@ def _merged(events: list[Event]) -> list[Event]:
     return merged
 
 
-def opened_thought(prompt: str) -> str:
-    """Return what ends the reasoning that a prompt's end has begun; empty if it has begun none."""
-    tail = prompt.rstrip()
+def opened_thought(prompt: str, begun: str = "") -> str:
+    """Return what ends the reasoning that a prompt's end has begun; empty if it has begun none.
+
+    Args:
+        prompt: as the chat template rendered it.
+        begun: the message that is continued, if one is.
+    """
     for opening, closing in _THOUGHTS.items():
-        if tail.endswith(opening.rstrip()):
+        inside = begun.rfind(opening) > begun.rfind(closing)
+        if inside or (not begun and prompt.rstrip().endswith(opening.rstrip())):
             return closing
     return ""
 
@@ -782,11 +794,11 @@ def whole_answer(events: Iterable[Event]) -> Answer:
         elif isinstance(event, Thought):
             reasoning.append(event.text)
         elif isinstance(event, CallBegin):
-            calls[event.index] = event.name, []
+            calls[event.number] = event.name, []
         elif isinstance(event, Arguments):
-            calls[event.index][1].append(event.text)
+            calls[event.number][1].append(event.text)
         else:
-            del calls[event.index]
+            del calls[event.number]
             shown.append(event.text)
     found = [ToolCall(name, "".join(parts)) for name, parts in calls.values()]
     answer = "".join(shown)

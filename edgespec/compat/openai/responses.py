@@ -8,9 +8,17 @@ from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 from edgespec.backend import Vocabulary
-from edgespec.compat.openai.calls import CallReader, read_calls
+from edgespec.compat.openai.calls import (
+    Arguments,
+    CallBegin,
+    CallReader,
+    Event,
+    Text,
+    Thought,
+    read_answer,
+)
 from edgespec.compat.openai.logprobs import ChatLogprobs, TextLogprobs
-from edgespec.compat.openai.tools import ToolCall, ToolUse
+from edgespec.compat.openai.tools import NO_TOOLS, ToolUse, call_id
 from edgespec.runtime.stream import Result, TokenChunk
 
 __all__ = [
@@ -28,7 +36,12 @@ Json = dict[str, Any]
 
 
 def chat_completion(
-    result: Result, vocabulary: Vocabulary, tools: ToolUse | None = None, *, logprobs: bool = False
+    result: Result,
+    vocabulary: Vocabulary,
+    tools: ToolUse | None = None,
+    *,
+    logprobs: bool = False,
+    closing: str | None = "",
 ) -> Json:
     """Return the ``chat.completion`` object of a finished answer.
 
@@ -37,16 +50,20 @@ def chat_completion(
         vocabulary: of the model.
         tools: calls of these are looked for in the text.
         logprobs: whether to include log-probabilities.
+        closing: ends the reasoning that the prompt has begun, empty if it has begun none; None
+            leaves reasoning in the text.
     """
-    text, calls = read_calls(result.text, tools.names) if tools else (result.text, [])
+    text, reasoning, calls = read_answer(result.text, _reader(tools, closing))
     message: Json = {"role": "assistant", "content": text if text or not calls else None}
+    if reasoning:
+        message["reasoning_content"] = reasoning
     if calls:
         message["tool_calls"] = [call.as_json() for call in calls]
     choice = {
         "index": 0,
         "message": message,
         "logprobs": ChatLogprobs(vocabulary).of(result.logprobs) if logprobs else None,
-        "finish_reason": _finish_reason(result, calls),
+        "finish_reason": _finish_reason(result, called=bool(calls)),
     }
     body = _head("chatcmpl", "chat.completion", result.model)
     return {**body, "choices": [choice], "usage": usage(result)}
@@ -82,6 +99,11 @@ def text_completion(
     }
     body = _head("cmpl", "text_completion", result.model)
     return {**body, "choices": [choice], "usage": usage(result)}
+
+
+def _reader(tools: ToolUse | None, closing: str | None) -> CallReader:
+    use = tools or NO_TOOLS
+    return CallReader(use.schemas or use.names, use.marks, closing)
 
 
 def usage(result: Result) -> Json:
@@ -134,6 +156,7 @@ class ChatChunks:
         vocabulary: of the model.
         tools: calls of these are looked for in the text.
         logprobs: whether to include log-probabilities.
+        closing: as for `chat_completion`.
     """
 
     def __init__(
@@ -143,9 +166,11 @@ class ChatChunks:
         tools: ToolUse | None = None,
         *,
         logprobs: bool = False,
+        closing: str | None = "",
     ) -> None:
         self._head = _head("chatcmpl", "chat.completion.chunk", model)
-        self._reader = CallReader(tools.names) if tools else None
+        self._reader = _reader(tools, closing)
+        self._called = False
         self._likely = ChatLogprobs(vocabulary) if logprobs else None
         self._untold: Json | None = None  # log-probabilities of text that is held back
 
@@ -154,32 +179,49 @@ class ChatChunks:
         return [self._chunk({"role": "assistant", "content": ""})]
 
     def piece(self, piece: TokenChunk) -> Json | None:
-        """Return a chunk with the text that is certainly no tool call."""
+        """Return a chunk with the text, the reasoning and the calls that are certain now."""
         if self._likely and piece.logprobs:
             told = self._likely.of(piece.logprobs)
             if self._untold:
                 told["content"] = self._untold["content"] + told["content"]
             self._untold = told
-        text = self._reader.feed(piece.text) if self._reader else piece.text
-        if self._reader and not text:
+        delta = self._delta(self._reader.feed(piece.text))
+        if not delta:
             return None
         likely, self._untold = self._untold, None
-        return self._chunk({"content": text}, likely)
+        return self._chunk(delta, likely)
 
     def closing(self, result: Result) -> list[Json]:
-        """Return held text, whole calls, and the finish reason: a chunk each."""
-        text, calls = self._reader.finish() if self._reader else ("", [])
+        """Return what was held back, and the finish reason: a chunk each."""
+        delta = self._delta(self._reader.finish())
         chunks = []
-        if text or self._untold:
-            chunks.append(self._chunk({"content": text}, self._untold))
-        if calls:
-            entries = [{"index": i, **call.as_json()} for i, call in enumerate(calls)]
-            chunks.append(self._chunk({"tool_calls": entries}))
-        return [*chunks, self._chunk({}, reason=_finish_reason(result, calls))]
+        if delta or self._untold:
+            chunks.append(self._chunk(delta or {"content": ""}, self._untold))
+        return [*chunks, self._chunk({}, reason=_finish_reason(result, called=self._called))]
 
     def usage(self, result: Result) -> Json:
         """Return the chunk without choices."""
         return {**self._head, "choices": [], "usage": usage(result)}
+
+    def _delta(self, events: list[Event]) -> Json:
+        """Return what the client adds to the message. What broke off stays as it was sent."""
+        delta: Json = {}
+        calls: dict[int, Json] = {}
+        for event in events:
+            if isinstance(event, Text):
+                delta["content"] = delta.get("content", "") + event.text
+            elif isinstance(event, Thought):
+                delta["reasoning_content"] = delta.get("reasoning_content", "") + event.text
+            elif isinstance(event, CallBegin):
+                function = {"name": event.name, "arguments": ""}
+                calls[event.number] = {"id": call_id(), "type": "function", "function": function}
+                self._called = True
+            elif isinstance(event, Arguments):
+                call = calls.setdefault(event.number, {"function": {"arguments": ""}})
+                call["function"]["arguments"] += event.text
+        if calls:
+            delta["tool_calls"] = [{"index": number, **call} for number, call in calls.items()]
+        return delta
 
     def _chunk(self, delta: Json, likely: Json | None = None, reason: str | None = None) -> Json:
         choice = {"index": 0, "delta": delta, "logprobs": likely, "finish_reason": reason}
@@ -242,9 +284,9 @@ def _head(prefix: str, kind: str, model: str) -> Json:
 
 
 def _finish_reason(
-    result: Result, calls: list[ToolCall] | None = None
+    result: Result, *, called: bool = False
 ) -> Literal["stop", "length", "tool_calls"]:
     """Return the finish reason: "length" also for a full context and a cancelled answer."""
     if result.finish_reason != "stop":
         return "length"
-    return "tool_calls" if calls else "stop"
+    return "tool_calls" if called else "stop"

@@ -12,13 +12,23 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from edgespec.backend import grammar_from_schema
 from edgespec.errors import TemplateError, UsageError
 from edgespec.templates import ChatTemplate
 
-__all__ = ["CallForm", "ToolCall", "ToolUse", "call_form", "call_grammar", "plan_tools"]
+__all__ = [
+    "NO_TOOLS",
+    "CallForm",
+    "ToolCall",
+    "ToolUse",
+    "call_form",
+    "call_grammar",
+    "call_id",
+    "plan_tools",
+]
 
 Tool = Mapping[str, Any]
 
@@ -40,15 +50,17 @@ class ToolCall:
     arguments: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return the entry of ``tool_calls``, with a new id.
-
-        Every known template accepts its form: some require nine letters or digits.
-        """
+        """Return the entry of ``tool_calls``, with a new id."""
         return {
-            "id": secrets.token_hex(5)[:9],
+            "id": call_id(),
             "type": "function",
             "function": {"name": self.name, "arguments": self.arguments},
         }
+
+
+def call_id() -> str:
+    """Return a new id of a call. Some templates require nine letters or digits."""
+    return secrets.token_hex(5)[:9]
 
 
 class CallForm(NamedTuple):
@@ -76,11 +88,18 @@ class ToolUse(NamedTuple):
         tools: for the chat template; None hides them from the model.
         names: of the tools that an answer may call.
         grammar: GBNF of an answer that is a call; None if the model may decide.
+        schemas: of the parameters of each, as far as they are known.
+        marks: texts that a call follows, as the chat template has shown.
     """
 
     tools: Sequence[Tool] | None
     names: frozenset[str]
     grammar: str | None
+    schemas: Mapping[str, Any] = MappingProxyType({})
+    marks: tuple[str, ...] = ()
+
+
+NO_TOOLS = ToolUse(None, frozenset(), None)
 
 
 def plan_tools(

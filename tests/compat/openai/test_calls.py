@@ -58,8 +58,11 @@ FORMS = {
     "function tag": f"<function=get_weather>{_JSON}</function>",
     "invoke": f'<minimax:tool_call>\n<invoke name="get_weather">\n{_NAMED_TAGS}\n</invoke>\n'
     "</minimax:tool_call>",
-    "minicpm": f'<function name="get_weather">{_NAMED_TAGS}</function>'.replace("parameter", "param"),
-    "pairs": "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Bergen \"é\" {</arg_value>\n"
+    "minicpm": '<function name="get_weather">'
+    + _NAMED_TAGS.replace("parameter", "param")
+    + "</function>",
+    "pairs": "<tool_call>get_weather\n<arg_key>city</arg_key>\n"
+    "<arg_value>Bergen \"é\" {</arg_value>\n"
     "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n<arg_key>where</arg_key>\n"
     f"<arg_value>{_WHERE}</arg_value>\n</tool_call>",
     "glm 4": f"get_weather\n{_JSON}",
@@ -86,7 +89,8 @@ FORMS = {
     f"<|tool_call_argument_begin|>{_JSON}<|tool_call_end|><|tool_calls_section_end|>",
     "command": f'<|START_ACTION|>[{{"tool_call_id": "0", "tool_name": "get_weather", '
     f'"parameters": {_JSON}}}]<|END_ACTION|>',
-    "harmony": "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>" + _JSON,
+    "harmony": "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+    + _JSON,
     "harmony behind its reasoning": "<|channel|>analysis<|message|>so<|end|><|start|>assistant"
     f"<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{_JSON}<|call|>",
     "harmony, role first": "<|start|>assistant to=functions.get_weather<|channel|>commentary json"
@@ -102,7 +106,8 @@ FORMS = {
     "a brace too many": f"<tool_call>\n{_CALL}}}\n</tool_call>",
     "a brace too few": f"<tool_call>\n{_CALL[:-1]}\n</tool_call>",
     "python's words": "<tool_call>{'name': 'get_weather', 'arguments': "
-    "{'city': 'Bergen \"é\" {', 'days': 2, 'where': {'of': [True, None, 1.5, 'a\\'b'],}}}</tool_call>",
+    "{'city': 'Bergen \"é\" {', 'days': 2, 'where': {'of': [True, None, 1.5, 'a\\'b'],}}}"
+    "</tool_call>",
 }  # fmt: skip
 NAMES = frozenset({"clock", "get_weather"})
 ROME = '{"name": "get_weather", "arguments": {"city": "Rome"}}'

@@ -118,7 +118,41 @@ def test_calls_in_an_answer(engine: Any, greedy: Any, stream: bool, count: int) 
     assert len(choices) >= count
     assert choices[-1]["finish_reason"] == "tool_calls"
     assert text == "Now: "
-    assert [call["function"] for call in calls] == [{"name": "clock", "arguments": "{}"}]
+    arguments = "".join(call["function"]["arguments"] for call in calls)
+    assert (calls[0]["function"]["name"], arguments) == ("clock", "{}")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_reasoning_in_an_answer(engine: Any, greedy: Any, stream: bool) -> None:
+    use = ToolUse(None, frozenset({"clock"}), None)
+    call = r"<tool_call>{\"name\": \"clock\", \"arguments\": {}}</tool_call>"
+    one = engine.generate(PROMPT, **greedy(90), grammar=f'root ::= "so {call}\\n</think>\\n\\nNo."')
+    pieces, result = list(one), one.result
+    if stream:
+        chunks = streamed(
+            ChatChunks(result.model, engine.vocabulary, use, closing="</think>"), result, pieces
+        )
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        told = [
+            "".join(delta.get(key) or "" for delta in deltas)
+            for key in ("reasoning_content", "content")
+        ]
+        assert sum("reasoning_content" in delta for delta in deltas) > 3
+    else:
+        whole = chat_completion(result, engine.vocabulary, use, closing="</think>")
+        message = whole["choices"][0]["message"]
+        told = [message["reasoning_content"], message["content"]]
+        raw = chat_completion(result, engine.vocabulary, closing=None)["choices"][0]["message"]
+        assert raw["content"] == result.text
+    assert told == ['so <tool_call>{"name": "clock", "arguments": {}}</tool_call>', "No."]
+
+
+def test_control_tokens_that_mark_parts_are_shown(engine: Any, greedy: Any) -> None:
+    stream = engine.generate("x", **greedy(4))
+    shown = engine.shown_tokens({"<|im_start|>", "nothing"})
+    assert list(shown.values()) == [b"<|im_start|>"]
+    stream.shown = dict.fromkeys(range(engine.vocabulary.size), b"<mark>")
+    assert stream.result.text == "<mark>" * (len(stream.result.tokens))
 
 
 def test_why_an_answer_ended(engine: Any, greedy: Any) -> None:
