@@ -176,7 +176,7 @@ def _verdict(name: str, header: GGUFHeader | None, draft: str) -> dict[str, Any]
         return {
             **verdict,
             "fits": True,
-            "reason": pairing.reason,
+            "reason": pairing.reason + _trained(other, header),
             "shared_vocabulary": pairing.shared_vocabulary,
         }
     except PairingError as error:
@@ -190,8 +190,17 @@ def _verdict(name: str, header: GGUFHeader | None, draft: str) -> dict[str, Any]
     except ModelLoadError:
         return verdict
     assert shared is not None
-    reason = f"another tokenizer, but {shared}"
+    reason = f"another tokenizer, but {shared}{_trained(other, header)}"
     return {**verdict, "fits": True, "reason": reason, "shared_vocabulary": len(shared.target)}
+
+
+def _trained(draft: GGUFHeader, target: GGUFHeader) -> str:
+    """Say if a draft was trained on shorter texts than the target."""
+    if not 0 < draft.context_length < target.context_length:
+        return ""
+    return (
+        f"; it was trained on {draft.context_length} tokens, the target on {target.context_length}"
+    )
 
 
 def _template_lines(template: str | None) -> Iterator[str]:

@@ -107,6 +107,8 @@ class Engine(Closing):
                 plan, self.target, self.options, self.profile, self.exactness, progress, stack
             )
             self.drafter_name = plan.drafter_name
+            told = (self.notice, plan.beyond(self.target.capacity))
+            self.notice = "; ".join(filter(None, told)) or None
             speculative = self.drafter.speculates
             k = self.exactness.largest_k if speculative else 0
             self.policy = make_policy(self.options, self.exactness, self.profile)

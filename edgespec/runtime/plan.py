@@ -79,6 +79,22 @@ class Plan:
             f"have: {self.shared}"
         )
 
+    def beyond(self, context: int) -> str | None:
+        """Say if texts of a context may get longer than those a model was trained on."""
+        trained = self.draft_header.context_length if self.draft_header else 0
+        if context > self.header.context_length:
+            return (
+                f"the context of {context} tokens is longer than the "
+                f"{self.header.context_length} that {self.target.name} was trained on: expect "
+                "worse text behind them, or lower --ctx"
+            )
+        if 0 < trained < context:
+            return (
+                f"the draft {self.drafter_name} was trained on {trained} tokens, and the context "
+                f"has {context}: its proposals may be worse behind them"
+            )
+        return None
+
 
 def make_plan(
     model: str | Path | None, options: EngineOptions, download: Progress = silent

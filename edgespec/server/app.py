@@ -125,6 +125,14 @@ class Service:
         asked = parse(ResponseRequest, await read_body(request, self.limits.body))
         return self._answer(asked.as_chat(), ResponseEvents(self.engine.model_name, asked.facts()))
 
+    async def embed(self, request: Request) -> Response:
+        """POST /v1/embeddings."""
+        message = (
+            f"{self.engine.model_name} generates text, and embeddings are not supported: ask a "
+            "server that has an embedding model"
+        )
+        raise ApiError(400, message, code="unsupported")
+
     def _answer(self, asked: GenerationRequest, events: ResponseEvents | None = None) -> Answer:
         def prepared() -> Job:
             try:
@@ -236,6 +244,7 @@ def make_app(service: Service) -> Starlette:
                 ("/chat/completions", service.chat, ["POST"]),
                 ("/completions", service.complete, ["POST"]),
                 ("/responses", service.respond, ["POST"]),
+                ("/embeddings", service.embed, ["POST"]),
                 ("/models", service.models, ["GET"]),
                 ("/models/{id:path}", service.model, ["GET"]),
             )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGUFReader, GGUFValueType, GGUFWriter
+from gguf.scripts.gguf_new_metadata import MetadataDetails, copy_with_new_metadata
 
-from edgespec import Engine, GenerationLimits, SamplingParameters
+from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.errors import UsageError
 from edgespec.runtime.cycle import CycleReport
 
@@ -66,3 +69,18 @@ def test_fewer_proposals_may_be_allowed_and_not_more(engine: Engine) -> None:
         engine.largest_k = 3
     with pytest.raises(UsageError, match="k is 4: it has to be between 0 and 3"):
         engine.largest_k = 4
+
+
+def test_lengths_beyond_training_are_said(default_model: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short.gguf"
+    length = MetadataDetails(GGUFValueType.UINT32, 128)
+    writer = GGUFWriter(short, "llama")
+    copy_with_new_metadata(GGUFReader(default_model), writer, {"llama.context_length": length}, [])
+    usual: Any = {"threads": 1, "k": 1, "kernels": "llama.cpp"}
+    with Engine(short, EngineOptions(draft="none", context=129, **usual)) as engine:
+        assert engine.notice is not None and "129 tokens is longer than the 128" in engine.notice
+    with Engine(default_model, EngineOptions(draft=str(short), context=129, **usual)) as engine:
+        assert engine.notice is not None and "trained on 128 tokens" in engine.notice
+    for model, draft in ((short, "none"), (default_model, str(short))):
+        with Engine(model, EngineOptions(draft=draft, context=128, **usual)) as engine:
+            assert engine.notice is None

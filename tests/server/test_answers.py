@@ -495,3 +495,9 @@ def test_what_the_server_says_where_a_request_says_nothing(serve: Any, engine: A
             answer = running.post("/v1/completions", {"prompt": "The sea is", **more}).json()
             assert answer["usage"]["completion_tokens"] == 3
             assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_embeddings_are_refused_in_one_line(client: Any, engine: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="embeddings are not supported") as caught:
+        client.embeddings.create(model="x", input="a river")
+    assert engine.model_name in str(caught.value)
