@@ -67,18 +67,21 @@ class CallForm(NamedTuple):
     """How a model's text says that a tool is called.
 
     Attributes:
-        opening, closing: the text around the JSON of a call.
-        arguments: the key of the arguments in that JSON.
+        opening: the text in front of the name.
+        middle: the text between the name and the JSON of the arguments.
+        closing: the text behind them.
+        marks: texts that only calls begin with.
     """
 
     opening: str
+    middle: str
     closing: str
-    arguments: str
+    marks: tuple[str, ...] = ()
 
 
-TAGGED = CallForm("<tool_call>\n", "\n</tool_call>", "arguments")
-LISTED = CallForm("[TOOL_CALLS][", "]", "arguments")
-BARE = CallForm("", "", "parameters")
+TAGGED = CallForm('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>")
+LISTED = CallForm('[TOOL_CALLS][{"name": "', '", "arguments": ', "}]")
+BARE = CallForm('{"name": "', '", "parameters": ', "}")
 
 
 class ToolUse(NamedTuple):
@@ -111,8 +114,10 @@ def plan_tools(
         template: of the model.
         tools: as in OpenAI's interface: ``{"type": "function", "function": {"name": ...,
             "description": ..., "parameters": JSON Schema}}``.
-        choice: "none", "auto" (as None), "required" (one call of any tool), or
-            ``{"type": "function", "function": {"name": ...}}``.
+        choice: "none", "auto" (as None), "required" or "any" (one call of any tool),
+            ``{"type": "function", "function": {"name": ...}}``, or ``{"type": "allowed_tools",
+            "allowed_tools": {"mode": "auto" or "required", "tools": [...]}}``; tools that are not
+            allowed are not shown to the model.
 
     Raises:
         UsageError: a tool or the choice is not of that form, or the template does not support
@@ -120,15 +125,36 @@ def plan_tools(
         GrammarError: the parameters of a tool that has to be called make no grammar.
     """
     names = _names(tools or ())
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        allowed, choice = _allowed(choice, names)
+        tools = [tool for tool in tools or () if tool["function"]["name"] in allowed]
+        names = [name for name in names if name in allowed]
     wanted = _wanted(choice, names)
     if not tools or wanted == "none":
         return None
     form = call_form(template, tools)
     grammar = None
     if wanted != "auto":
-        called = [t for t in tools if wanted in ("required", t["function"]["name"])]
+        called = [t for t in tools if wanted in (_ANY, t["function"]["name"])]
         grammar = call_grammar(form, called)
-    return ToolUse(tools, frozenset(names), grammar)
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
+    return ToolUse(tools, frozenset(names), grammar, schemas, form.marks)
+
+
+_ANY = "*"  # which no tool can be called
+
+
+def _allowed(choice: Mapping[str, Any], names: Sequence[str]) -> tuple[set[str], str]:
+    """Return the names and the mode of ``allowed_tools``."""
+    given = choice.get("allowed_tools", choice)
+    tools = given.get("tools") if isinstance(given, Mapping) else None
+    mode = given.get("mode", "auto") if isinstance(given, Mapping) else None
+    if not isinstance(tools, Sequence) or not tools or mode not in ("auto", "required"):
+        raise UsageError(
+            'tool_choice has to be {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or '
+            '"required", "tools": [...]}}'
+        )
+    return {_named(tool, names) for tool in tools}, mode
 
 
 def _names(tools: Sequence[Tool]) -> list[str]:
@@ -149,18 +175,23 @@ def _names(tools: Sequence[Tool]) -> list[str]:
 
 
 def _wanted(choice: Any, names: Sequence[str]) -> str:
-    """Return "none", "auto", "required", or the name of the tool to call."""
+    """Return "none", "auto", `_ANY`, or the name of the tool to call."""
     if choice in (None, "none", "auto"):
         return choice or "auto"
-    if choice == "required":
+    if choice in ("required", "any"):
         if not names:
             raise UsageError("tool_choice is 'required', but there are no tools: send some")
-        return "required"
-    function = choice.get("function") if isinstance(choice, Mapping) else None
+        return _ANY
+    return _named(choice, names)
+
+
+def _named(choice: Any, names: Sequence[str]) -> str:
+    """Return the name of a tool in a choice."""
+    function = choice.get("function", choice) if isinstance(choice, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str):
         raise UsageError(
-            "tool_choice has to be 'none', 'auto', 'required', or "
+            "tool_choice has to be 'none', 'auto', 'required', 'allowed_tools', or "
             '{"type": "function", "function": {"name": ...}}'
         )
     if name not in names:
@@ -174,6 +205,9 @@ def _wanted(choice: Any, names: Sequence[str]) -> str:
 def call_form(template: ChatTemplate, tools: Sequence[Tool]) -> CallForm:
     """Find the form in which a model that was trained with this template calls these tools.
 
+    It is the text that the template makes of a call, where the arguments in it are JSON. Otherwise
+    it is one of the forms that most models know.
+
     Raises:
         UsageError: the template does not show tools to the model.
     """
@@ -184,22 +218,73 @@ def call_form(template: ChatTemplate, tools: Sequence[Tool]) -> CallForm:
             "the chat template of this model knows no tools: leave them out, or take a model that "
             "was trained to call functions"
         )
-    text = shown + _written_call(template, question)
+    written = _written_call(template, question, tools)
+    learned = _learned(written, _written(template, question, tools, content=_WORD))
+    if learned:
+        return learned
+    text = shown + written
+    marks = _marks(written.partition(_NAME_PROBE)[0]) if _NAME_PROBE in written else ()
     if "<tool_call>" in text:
-        return TAGGED
+        return TAGGED._replace(marks=marks)
     if "[TOOL_CALLS]" in text:
-        return LISTED
-    return BARE if '"parameters": {"probe"' in text else BARE._replace(arguments="arguments")
+        return LISTED._replace(marks=marks)
+    return BARE._replace(marks=marks) if '"parameters"' in text else _WITH_ARGUMENTS
 
 
-def _written_call(template: ChatTemplate, question: Mapping[str, Any]) -> str:
-    """Return a call as the template writes it into a conversation; empty if it cannot."""
-    call = ToolCall("probe", '{"probe": 1}').as_json()
-    answer = {"role": "assistant", "content": "", "tool_calls": [call]}
+_NAME_PROBE, _WORD = "probe_name", "probe_word"
+_WITH_ARGUMENTS = BARE._replace(middle='", "arguments": ')
+_ARGUMENTS = re.compile(r'\{\s*"probe_key"\s*:\s*1\s*\}')
+_MARK = re.compile(r"(<[^<>\s]{1,60}>|\[[A-Z_]{2,40}\])[^\w<>]*(?:\"name\"[^\w<>]*)?$")
+_CLOSERS = re.compile(r"[\s}\]]*")
+
+
+def _learned(written: str, plain: str) -> CallForm | None:
+    """Learn the form of a call from the one that a template has written.
+
+    Args:
+        written: the assistant's message with a call.
+        plain: the assistant's message that is `_WORD`, for the end of a turn.
+    """
+    opening, name, rest = written.partition(_NAME_PROBE)
+    arguments = _ARGUMENTS.search(rest)
+    if not name or arguments is None or _WORD in opening:
+        return None
+    closing, end = rest[arguments.end() :], plain.partition(_WORD)[2].strip()
+    if end and end in closing:
+        closing = closing[: closing.index(end)]
+    else:
+        found = _CLOSERS.match(closing)
+        closing = found[0] if found else ""
+    middle = rest[: arguments.start()]
+    return CallForm(opening, middle, closing.rstrip(), _marks(opening))
+
+
+def _marks(opening: str) -> tuple[str, ...]:
+    found = _MARK.search(opening)
+    return (found[1],) if found and "think" not in found[1].lower() else ()
+
+
+def _written_call(
+    template: ChatTemplate, question: Mapping[str, Any], tools: Sequence[Tool]
+) -> str:
+    """Return a call as the template writes it behind the opening of an answer."""
+    call = ToolCall(_NAME_PROBE, '{"probe_key": 1}').as_json()
+    return _written(template, question, tools, content="", tool_calls=[call])
+
+
+def _written(
+    template: ChatTemplate, question: Mapping[str, Any], tools: Sequence[Tool], **message: Any
+) -> str:
+    """Return what the template adds to a question for an answer; empty if it cannot."""
+    answer = {"role": "assistant", **message}
     try:
-        return template.render([question, answer], add_generation_prompt=False)
+        begun = template.render([question], tools=tools)
+        text = template.render([question, answer], tools=tools, add_generation_prompt=False)
     except TemplateError:
         return ""
+    pairs = enumerate(zip(begun, text, strict=False))
+    same = next((at for at, (one, other) in pairs if one != other), len(begun))
+    return text[same:]
 
 
 def call_grammar(form: CallForm, tools: Sequence[Tool]) -> str:
@@ -214,8 +299,7 @@ def call_grammar(form: CallForm, tools: Sequence[Tool]) -> str:
         schema = function.get("parameters") or {"type": "object", "properties": {}}
         prefix = f"tool{number}-"
         rules.append(_with_prefix(grammar_from_schema(json.dumps(schema)), prefix))
-        head = f'{{"name": "{function["name"]}", "{form.arguments}": '
-        calls.append(f'{json.dumps(head)} {prefix}root "}}"')
+        calls.append(f"{json.dumps(function['name'] + form.middle)} {prefix}root")
     root = f"{json.dumps(form.opening)} ( {' | '.join(calls)} ) {json.dumps(form.closing)}"
     return "\n".join([f"root ::= {root}", *rules])
 

@@ -7,27 +7,151 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from edgespec.compat.openai.calls import read_calls
+from edgespec.compat.openai.calls import CallReader, read_calls, whole_answer
 from edgespec.compat.openai.tools import call_form, plan_tools
 from edgespec.errors import GrammarError, UsageError
+from edgespec.templates import ChatTemplate
 
 QUESTION = {"role": "user", "content": "How is the weather in Rome?"}
 
 
 @pytest.mark.parametrize(
-    ("name", "opening", "arguments"),
+    ("name", "form"),
     [
-        ("tagged", "<tool_call>\n", "arguments"),
-        ("listed", "[TOOL_CALLS][", "arguments"),
-        ("bare", "", "parameters"),
+        (
+            "tagged",
+            ('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", ("<tool_call>",)),
+        ),
+        ("listed", ('[TOOL_CALLS][{"name": "', '", "arguments": ', "}]", ("[TOOL_CALLS]",))),
+        ("bare", ('{"name": "', '", "parameters": ', "}", ())),
     ],
 )
 def test_the_form_is_the_templates_own(
-    templates: Any, tools: Any, name: str, opening: str, arguments: str
+    templates: Any, tools: Any, name: str, form: tuple[Any, ...]
 ) -> None:
-    form = call_form(templates[name], tools)
-    assert (form.opening, form.arguments) == (opening, arguments)
+    assert call_form(templates[name], tools) == form
+
+
+def family(call: str, opening: str = "", closing: str = "", end: str = "<|end|>") -> ChatTemplate:
+    """A template that writes calls in the form of one family of models."""
+    return ChatTemplate(
+        "{% if tools %}[tools]{% endif %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+        "{% if m.tool_calls %}"
+        + opening
+        + "{% for c in m.tool_calls %}{% set f = c.function %}"
+        + call
+        + "{% endfor %}"
+        + closing
+        + "{% endif %}"
+        + end
+        + "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}",
+        bos_token="",
+        eos_token="",
+    )
+
+
+VALUE = "{{ v if v is string else v | tojson }}"
+PYTHON = (
+    "{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={{ v | tojson }}"
+    "{{ ', ' if not loop.last }}{% endfor %})"
+)
+FAMILIES = {
+    "hermes": family("<tool_call>\n{{ f | tojson }}\n</tool_call>\n"),
+    "qwen coder": family(
+        "<tool_call>\n<function={{ f.name }}>\n{% for k, v in f.arguments | items %}"
+        "<parameter={{ k }}>\n" + VALUE + "\n</parameter>\n{% endfor %}</function>\n</tool_call>\n"
+    ),
+    "llama": family('{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}'),
+    "pythonic": family(PYTHON + "{{ ', ' if not loop.last }}", "[", "]"),
+    "mistral": family("{{ f | tojson }}{{ ', ' if not loop.last }}", "[TOOL_CALLS][", "]", "</s>"),
+    "mistral by name": family("[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}"),
+    "gemma": family(
+        "<start_function_call>call:{{ f.name }}{{ '{' }}"
+        "{% for k, v in f.arguments | items %}{{ k }}:"
+        "{% if v is string %}<escape>{{ v }}<escape>{% else %}{{ v | tojson }}{% endif %}"
+        "{{ ',' if not loop.last }}{% endfor %}{{ '}' }}<end_function_call>"
+    ),
+    "lfm": family(
+        PYTHON + "{{ ', ' if not loop.last }}", "<|tool_call_start|>[", "]<|tool_call_end|>"
+    ),
+    "minicpm": family(
+        "```python\n" + PYTHON + "\n```\n", "<|tool_call_start|>\n", "<|tool_call_end|>"
+    ),
+    "glm": family(
+        "\n<tool_call>{{ f.name }}\n{% for k, v in f.arguments | items %}"
+        "<arg_key>{{ k }}</arg_key>\n"
+        "<arg_value>" + VALUE + "</arg_value>\n{% endfor %}</tool_call>"
+    ),
+    "deepseek": family(
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ f.name }}\n```json\n"
+        "{{ f.arguments | tojson }}\n```<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁end｜>",
+    ),
+    "granite": family("{{ f | tojson }}{{ ', ' if not loop.last }}", "<|tool_call|>[", "]"),
+    "phi": family(
+        "{{ f | tojson }}{{ ', ' if not loop.last }}", "<|tool_call|>[", "]<|/tool_call|>"
+    ),
+    "own mark": family("<my_call>{{ f | tojson }}</my_call>"),
+    "arguments as they are": family(
+        '<tool_call>{"name": "{{ f.name }}", "arguments": {{ f.arguments }}}</tool_call>'
+    ),
+}  # fmt: skip
+SCHEMA = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}, "n": {}, "more": {"type": ["object", "array"]}},
+}
+LEAVES = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text("ab 'é\n{", max_size=6)
+ARGUMENTS = st.fixed_dictionaries(
+    {"text": st.text(st.sampled_from("ab é'\"\\{}[](),:\n=1"), max_size=20)},
+    optional={
+        "n": st.integers(-(2**60), 2**60) | st.booleans() | st.none(),
+        "more": st.lists(LEAVES, max_size=3) | st.dictionaries(st.sampled_from("abc"), LEAVES),
+    },
+)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@settings(max_examples=40)
+@given(arguments=st.lists(ARGUMENTS, min_size=1, max_size=2), size=st.integers(1, 20))
+def test_a_call_that_a_template_writes_is_read_back(
+    name: str, arguments: list[dict[str, Any]], size: int
+) -> None:
+    template = FAMILIES[name]
+    offered = [{"type": "function", "function": {"name": "run_it", "parameters": SCHEMA}}]
+    use = plan_tools(template, offered)
+    assert use is not None
+    called = [
+        {"type": "function", "function": {"name": "run_it", "arguments": json.dumps(one)}}
+        for one in arguments
+    ]
+    answer = {"role": "assistant", "content": "", "tool_calls": called}
+    written = template.render([QUESTION, answer], tools=offered, add_generation_prompt=False)
+    written = written.partition("<|assistant|>")[2].removesuffix("<|end|>").removesuffix("</s>")
+    reader = CallReader(use.schemas, use.marks)
+    pieces = [written[at : at + size] for at in range(0, len(written), size)]
+    events = [event for piece in pieces for event in reader.feed(piece)]
+    text, _, calls = whole_answer([*events, *reader.finish()])
+    assert [json.loads(call.arguments) for call in calls] == arguments
+    assert text == ""
+
+
+def test_only_allowed_tools(templates: Any, tools: Any) -> None:
+    def allowed(mode: str, *names: str) -> dict[str, Any]:
+        listed = [{"type": "function", "function": {"name": name}} for name in names]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": listed}}
+
+    use = plan_tools(templates["tagged"], tools, allowed("auto", "clock"))
+    assert use is not None and use.names == {"clock"} and use.grammar is None
+    assert use.tools == [tools[1]]
+    use = plan_tools(templates["tagged"], tools, allowed("required", "clock"))
+    assert use is not None and use.grammar is not None and "weather" not in use.grammar
+    for wrong in (allowed("never", "clock"), allowed("auto"), allowed("auto", "sing")):
+        with pytest.raises(UsageError, match="tool_choice"):
+            plan_tools(templates["tagged"], tools, wrong)
 
 
 @pytest.mark.parametrize("name", ["tagged", "listed", "bare"])
