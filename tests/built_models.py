@@ -55,14 +55,19 @@ def write_mamba(path: Path, layers: int = 2, seed: int = 0, *, infill: bool = Fa
 
 
 def write_llama(
-    path: Path, seed: int = 0, sharpness: float = 3.0, template: str = TEMPLATE, tools: str = ""
+    path: Path,
+    seed: int = 0,
+    sharpness: float = 3.0,
+    template: str = TEMPLATE,
+    tools: str = "",
+    architecture: str = "llama",
 ) -> Path:
     """A llama of random weights that reads and writes bytes, with a chat template or two.
 
     Its next token depends on the last few, most of all on the last one.
     """
     heads, inner, layers = 2, 96, 4
-    writer = _byte_model(path, "llama", context=512, layers=layers, inner=inner, heads=heads)
+    writer = _byte_model(path, architecture, context=512, layers=layers, inner=inner, heads=heads)
     writer.add_head_count_kv(heads)
     writer.add_rope_dimension_count(WIDTH // heads)
     writer.add_rope_freq_base(10000.0)

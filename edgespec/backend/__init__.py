@@ -7,6 +7,7 @@ from edgespec.backend.kernels import KernelStatus, formats_of, kernel_status, ti
 from edgespec.backend.model import Model, ModelOptions, quantize
 from edgespec.backend.native import Capabilities, capabilities
 from edgespec.backend.parallel import ParallelContext
+from edgespec.backend.probe import require_sound
 from edgespec.backend.taps import LayerTaps, RecordedInputs, can_tap
 from edgespec.backend.vocabulary import PLAIN, Vocabulary
 
@@ -31,5 +32,6 @@ __all__ = [
     "grammar_of_json",
     "kernel_status",
     "quantize",
+    "require_sound",
     "time_formats",
 ]

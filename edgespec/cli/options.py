@@ -115,6 +115,11 @@ def engine_options(function: Function) -> Function:
         ),
         click.option("--offline", is_flag=True, help="Never download anything."),
         click.option(
+            "--no-probe",
+            is_flag=True,
+            help="Do not try a new file in a process of its own first.",
+        ),
+        click.option(
             "--prompt-cache",
             type=int,
             default=512,
@@ -204,6 +209,7 @@ def make_engine_options(values: dict[str, Any]) -> EngineOptions:
         flash_attention=_switch(values.pop("flash_attention")),
         kv_type=values.pop("kv_type"),
         offline=values.pop("offline"),
+        probe=not values.pop("no_probe"),
         exact=values.pop("exact"),
         prompt_cache=values.pop("prompt_cache"),
         trace=None if (trace := values.pop("trace")) is None else Path(trace),

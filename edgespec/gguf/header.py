@@ -66,7 +66,7 @@ class Tensor(NamedTuple):
 class GGUFHeader:
     """The facts of one model file.
 
-    ``head_count_kv`` has an entry for each layer, 0 if the layer has no attention;
+    ``head_count_kv`` has an entry for each layer, 0 if the layer has no attention; ``size_bytes``,
     ``tensor_bytes`` and ``parameter_count`` cover all parts of a split model. ``reduced`` and
     ``eagle`` are for drafts of one target; a reduced vocabulary has no token texts. ``held_out``
     is what a draft's file states about its own acceptance.
@@ -101,6 +101,7 @@ class GGUFHeader:
     _token_block: bytes = field(repr=False)
     _token_types: AnyArray | None = field(repr=False, compare=False)
     tensors: tuple[Tensor, ...] = field(default=(), repr=False)
+    _extents: tuple[tuple[Path, int], ...] = field(default=(), repr=False, compare=False)
 
     def tokens(self) -> list[str]:
         """Return every token's text as the file has it; undecodable bytes as lone surrogates."""
@@ -122,6 +123,15 @@ class GGUFHeader:
         return hashlib.sha256(self._token_block).hexdigest()
 
     @cached_property
+    def facts_sha256(self) -> str:
+        """Checksum of all that the file, or its parts, hold before the weights."""
+        digest = hashlib.sha256(f"{self.size_bytes}".encode())
+        for path, extent in self._extents:
+            with path.open("rb") as file:
+                digest.update(file.read(extent))
+        return digest.hexdigest()
+
+    @cached_property
     def _tokens(self) -> list[str]:
         return [str(text, "utf-8", "surrogateescape") for text in split_strings(self._token_block)]
 
@@ -136,13 +146,15 @@ def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
     path = Path(path)
     reader = open_gguf(path)
     try:
-        readers = [reader, *_other_parts(path, Metadata(reader))]
-        return _header(path, Metadata(reader), readers)
+        paths = _parts(path, Metadata(reader))
+        readers = [reader, *(open_gguf(part) for part in paths[1:])]
+        return _header(paths, Metadata(reader), readers)
     except MalformedError as error:
         raise damaged(path, error) from None
 
 
-def _header(path: Path, data: Metadata, readers: Sequence[BoundedReader]) -> GGUFHeader:
+def _header(paths: Sequence[Path], data: Metadata, readers: Sequence[BoundedReader]) -> GGUFHeader:
+    path = paths[0]
     arch = _architecture(path, data)
     reduced = read_reduced(data, arch)
     block, count, kinds = (
@@ -163,7 +175,7 @@ def _header(path: Path, data: Metadata, readers: Sequence[BoundedReader]) -> GGU
     check_tensor_kinds(tensors)
     return GGUFHeader(
         path=path,
-        size_bytes=path.stat().st_size,
+        size_bytes=sum(part.stat().st_size for part in paths),
         architecture=arch,
         name=data.text("general.name") or path.stem,
         quantization=_quantization(data, tensors),
@@ -193,6 +205,9 @@ def _header(path: Path, data: Metadata, readers: Sequence[BoundedReader]) -> GGU
         tensors=tuple(
             Tensor(item.name, int(item.tensor_type), tuple(int(extent) for extent in item.shape))
             for item in tensors
+        ),
+        _extents=tuple(
+            (part, int(reader.data_offset)) for part, reader in zip(paths, readers, strict=True)
         ),
     )
 
@@ -303,11 +318,11 @@ def _quantization(data: Metadata, tensors: Sequence[Any]) -> str:
     return str(GGMLQuantizationType(max(sizes, key=lambda kind: sizes[kind])).name)
 
 
-def _other_parts(path: Path, data: Metadata) -> list[BoundedReader]:
-    """Open the other parts of a split model whose first part is *path*."""
+def _parts(path: Path, data: Metadata) -> list[Path]:
+    """Return the parts of a model whose first part, or whole, is *path*."""
     count = data.integer("split.count", 0, _MAX_SPLITS) or 1
     if count == 1:
-        return []
+        return [path]
     number = data.required("split.no", 0, count - 1)
     ending = f"-{number + 1:05d}-of-{count:05d}.gguf"
     if not path.name.endswith(ending):
@@ -321,4 +336,4 @@ def _other_parts(path: Path, data: Metadata) -> list[BoundedReader]:
     missing = [part.name for part in parts if not part.is_file()]
     if missing:
         raise ModelFileError(f"{path} needs the other parts beside it: {missing[0]} is missing")
-    return [open_gguf(part) for part in parts[1:]]
+    return parts

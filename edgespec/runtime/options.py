@@ -56,6 +56,8 @@ class EngineOptions:
             answers.
         prompt_cache: MiB of memory for caches of conversations that others took turns with; 0
             keeps none.
+        probe: try a file that was never seen in a process of its own first, because a damaged one
+            may end the process.
 
     Raises:
         UsageError: a value is out of range.
@@ -73,6 +75,7 @@ class EngineOptions:
     exact: str = "auto"
     trace: Path | None = None
     prompt_cache: int = 512
+    probe: bool = True
 
     def __post_init__(self) -> None:
         if self.k is not None and not 0 <= self.k <= MAX_BLOCK:

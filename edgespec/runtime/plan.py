@@ -12,6 +12,7 @@ from edgespec.backend import (
     ModelOptions,
     can_tap,
     capabilities,
+    require_sound,
 )
 from edgespec.drafters import (
     SharedTokens,
@@ -110,6 +111,8 @@ def make_plan(
     header = read_header(target.path)
     if header.reduced or header.eagle:
         raise ModelFileError(f"{target.path} is a draft for another model: give it as --draft")
+    _require_memory(Plan(target, header, "none"), options)
+    _probe(target, header, options)
     if options.draft in ("none", "ngram"):
         plan = Plan(target, header, options.draft)
     elif options.draft == "auto":
@@ -146,10 +149,17 @@ def _with_draft(
 ) -> Plan:
     draft = resolve(name, progress=download, offline=options.offline)
     draft_header = read_header(draft.path)
+    _probe(draft, draft_header, options)
     pairing, shared = pair_vocabularies(header, draft_header)
     if draft_header.eagle and (reason := _why_no_heads()):
         return Plan(target, header, "ngram", remark=reason)
     return Plan(target, header, "model", draft, draft_header, pairing, shared)
+
+
+def _probe(found: ResolvedModel, header: GGUFHeader, options: EngineOptions) -> None:
+    """Try a file in a process of its own, unless the registry knows it by its checksum."""
+    if options.probe and found.entry is None:
+        require_sound(header)
 
 
 def pair_vocabularies(

@@ -133,7 +133,7 @@ def test_info_shows_the_template(run):
 
 def test_info_of_a_file_with_a_draft(run, make_gguf):
     target, same = make_gguf(), make_gguf()
-    foreign = make_gguf(tokens=["x"] * 16)
+    foreign = make_gguf(tokens=["x", *(f"y{i}" for i in range(15))])
     assert (
         "fits: the vocabularies are identical"
         in run("info", str(target), "--draft", str(same)).stdout
