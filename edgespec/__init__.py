@@ -20,6 +20,7 @@ __all__ = [
     "EngineOptions",
     "GenerationLimits",
     "Llama",
+    "LlamaGrammar",
     "Message",
     "Origin",
     "Result",
@@ -31,6 +32,7 @@ __all__ = [
     "TokenLogprobs",
     "Turn",
     "errors",
+    "grammar_from_regex",
     "grammar_from_schema",
     "load",
 ]
@@ -40,8 +42,8 @@ logging.getLogger("edgespec").addHandler(logging.NullHandler())
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edgespec.backend import grammar_from_schema
-    from edgespec.compat.llama import Llama
+    from edgespec.compat.llama import Llama, LlamaGrammar
+    from edgespec.grammars import grammar_from_regex, grammar_from_schema
     from edgespec.registry.fetch import Progress
     from edgespec.runtime.cycle import Origin, Statistics
     from edgespec.runtime.engine import Engine
@@ -57,6 +59,7 @@ _HOMES = {
     "EngineOptions": "edgespec.runtime.options",
     "GenerationLimits": "edgespec.runtime.stream",
     "Llama": "edgespec.compat.llama",
+    "LlamaGrammar": "edgespec.compat.llama",
     "Message": "edgespec.runtime.session",
     "Origin": "edgespec.runtime.cycle",
     "Result": "edgespec.runtime.stream",
@@ -67,7 +70,8 @@ _HOMES = {
     "TokenChunk": "edgespec.runtime.stream",
     "TokenLogprobs": "edgespec.runtime.logprobs",
     "Turn": "edgespec.runtime.session",
-    "grammar_from_schema": "edgespec.backend",
+    "grammar_from_regex": "edgespec.grammars",
+    "grammar_from_schema": "edgespec.grammars",
 }
 _RENAMED = {"Piece": "TokenChunk"}
 

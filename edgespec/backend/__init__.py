@@ -1,7 +1,7 @@
 """The only package that talks to the native library: models, contexts, caches, hidden states."""
 
 from edgespec.backend.context import Context, ContextOptions
-from edgespec.backend.grammar import Grammar, grammar_from_schema, grammar_of_json
+from edgespec.backend.grammar import Grammar
 from edgespec.backend.head import HeadContext
 from edgespec.backend.kernels import KernelStatus, formats_of, kernel_status, time_formats
 from edgespec.backend.model import Model, ModelOptions, quantize
@@ -28,8 +28,6 @@ __all__ = [
     "can_tap",
     "capabilities",
     "formats_of",
-    "grammar_from_schema",
-    "grammar_of_json",
     "kernel_status",
     "quantize",
     "require_sound",

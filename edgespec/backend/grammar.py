@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
 import tempfile
@@ -21,7 +20,7 @@ from edgespec.backend.native import initialize, lib, recent_errors
 from edgespec.backend.vocabulary import Vocabulary
 from edgespec.errors import GrammarError
 
-__all__ = ["Grammar", "grammar_from_schema", "grammar_of_json"]
+__all__ = ["Grammar"]
 
 
 _MAX_CHARACTERS = 1 << 18
@@ -29,10 +28,7 @@ _MAX_DEPTH = 200
 _MAX_REPETITIONS = 2000
 _MAX_OPTIONAL = 1000
 _BOUNDS = r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}"
-_SCHEMA_COUNTS = r'"(?:min|max)(?:Length|Items)"\s*:\s*(\d+)'
 _OPAQUE = r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*'
-_STRING_CHARACTERS = (r'char ::= [^"\\]', r'char ::= [^"\\\x00-\x1f]')
-"""The converter allows control characters in strings, which JSON forbids."""
 _stderr_lock = threading.Lock()
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
@@ -101,42 +97,6 @@ class Grammar(Closing):
         # Also without `close`: its owner may be dropped before a generation begins.
         self._free = weakref.finalize(self, lib.llama_sampler_free, sampler)
         self._free.atexit = False
-
-
-def grammar_of_json() -> str:
-    """Return llama.cpp's GBNF of any JSON object."""
-    from llama_cpp.llama_grammar import JSON_GBNF
-
-    return str(JSON_GBNF)
-
-
-def grammar_from_schema(schema: str) -> str:
-    """Convert a JSON Schema to GBNF with the binding's converter. Nothing is fetched.
-
-    Raises:
-        GrammarError: it is not JSON, or uses what the converter does not support.
-    """
-    if len(schema) > _MAX_CHARACTERS:
-        raise GrammarError(f"the JSON schema is longer than {_MAX_CHARACTERS} characters")
-    from llama_cpp.llama_grammar import json_schema_to_gbnf
-
-    try:
-        parsed = json.loads(schema)
-        if not isinstance(parsed, dict):
-            raise GrammarError("the JSON schema has to be an object")
-        _check_repetitions(re.findall(_SCHEMA_COUNTS, schema))
-        return str(json_schema_to_gbnf(schema)).replace(*_STRING_CHARACTERS)
-    except json.JSONDecodeError as error:
-        raise GrammarError(
-            f"the JSON schema is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
-        ) from None
-    except GrammarError:
-        raise
-    except RecursionError:
-        raise GrammarError("the JSON schema is nested too deeply") from None
-    except Exception as error:  # the converter may raise anything
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise GrammarError(f"the JSON schema cannot be made into a grammar: {reason}") from None
 
 
 def _compile(vocabulary: Vocabulary, text: str) -> Any:

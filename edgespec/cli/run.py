@@ -44,8 +44,9 @@ _MOST_BYTES = 16 << 20
 @click.option("--raw", is_flag=True, help="Continue the text as it is, without the chat template.")
 @sampling_options
 @limit_options
-@click.option("--grammar", metavar="FILE", help="The answer obeys these GBNF rules.")
+@click.option("--grammar", metavar="FILE", help="The answer obeys these GBNF or Lark rules.")
 @click.option("--json-schema", metavar="FILE", help="The answer is JSON of this schema.")
+@click.option("--regex", metavar="PATTERN", help="The answer matches this regular expression.")
 @click.option("--show", is_flag=True, help="Colour the text by where each token came from.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def run(**values: Any) -> int:
@@ -63,7 +64,7 @@ def run(**values: Any) -> int:
     limits = make_limits(values, overflow="stop")
     draw_settings(sampling, values["accept"])  # a wrong rule is said before anything is loaded
     prompt = _read_prompt(values["prompt"], values["file"], values["model"])
-    grammar = _read_grammar(values["grammar"], values["json_schema"])
+    grammar = _read_grammar(values["grammar"], values["json_schema"], values["regex"])
     with open_engine(values["model"], options) as engine:
         text = prompt if values["raw"] else _render(engine, values["system"], prompt)
         stream = engine.generate(text, sampling, limits, accept=values["accept"], grammar=grammar)
@@ -104,13 +105,18 @@ def _render(engine: Engine, system: str | None, prompt: str) -> str:
     return engine.template.render([*messages, {"role": "user", "content": prompt}])
 
 
-def _read_grammar(grammar: str | None, schema: str | None) -> str | None:
-    if grammar is not None and schema is not None:
-        raise UsageError("--grammar and --json-schema exclude each other")
-    if schema is None:
-        return None if grammar is None else _read_file(grammar)
-    from edgespec.backend import grammar_from_schema
+def _read_grammar(grammar: str | None, schema: str | None, regex: str | None) -> str | None:
+    if sum(one is not None for one in (grammar, schema, regex)) > 1:
+        raise UsageError("--grammar, --json-schema and --regex exclude each other: give one")
+    if grammar is not None:
+        return _read_file(grammar).removeprefix("\ufeff")
+    if schema is None and regex is None:
+        return None
+    from edgespec.grammars import grammar_from_regex, grammar_from_schema
 
+    if regex is not None:
+        return grammar_from_regex(regex)
+    assert schema is not None
     return grammar_from_schema(_read_file(schema))
 
 

@@ -8,20 +8,98 @@ favour what the draft avoids, and the distribution would not be the constrained 
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Grammar
+from edgespec.grammars import Matcher
+from edgespec.sampling.masking import forbid
 from edgespec.sampling.parameters import SamplingParameters
 
-__all__ = ["Constraint"]
+__all__ = ["Constraint", "GbnfConstraint", "GuidedConstraint"]
 
 
 _CHUNKS = (16, 256, 4096)
 
 
-class Constraint:
-    """A grammar along one generation.
+class Constraint(Protocol):
+    """A grammar along one generation."""
+
+    def walk(self, proposals: Int32Array) -> int:
+        """Advance along proposals; how many the grammar allows.
+
+        The states before each of them, and after the last allowed, are those of `mask`.
+        """
+
+    def mask(self, logits: Float32Array) -> None:
+        """Set forbidden tokens of each row to -inf, in place: row i has the i-th state.
+
+        Raises:
+            GrammarError: the grammar cannot be followed any further.
+        """
+
+    def commit(self, tokens: list[int]) -> None:
+        """Advance over what was emitted; an end token ends the text."""
+
+    def close(self) -> None:
+        """Free all states."""
+
+
+class GuidedConstraint:
+    """A grammar that llguidance follows.
+
+    Args:
+        matcher: in its start state; nobody else uses it.
+        end_tokens: end the generation; the grammar allows them where the text is complete.
+        bits: int32 (largest block + 1, words of the guide), scratch space.
+    """
+
+    def __init__(self, matcher: Matcher, end_tokens: frozenset[int], bits: Int32Array) -> None:
+        self._matcher = matcher
+        self._end_tokens = end_tokens
+        self._bits = bits
+        self._proposals: list[int] = []
+        self._ahead = 0  # how many of the proposals the matcher has consumed
+
+    def walk(self, proposals: Int32Array) -> int:
+        """Return how many of the proposals the grammar allows."""
+        self._matcher.roll_back(self._ahead)
+        self._ahead = 0
+        tokens: list[int] = proposals.tolist()
+        ends = (place for place, token in enumerate(tokens) if token in self._end_tokens)
+        tokens = tokens[: next(ends, len(tokens))]
+        allowed = self._matcher.allowed_prefix(tokens) if tokens else 0
+        self._proposals = tokens[:allowed]
+        return allowed
+
+    def mask(self, logits: Float32Array) -> None:
+        """Set forbidden tokens of each row to -inf."""
+        for row in range(len(logits)):
+            self._matcher.write_bits(self._bits[row])
+            if row < len(self._proposals):
+                self._matcher.consume(self._proposals[row : row + 1])
+                self._ahead = row + 1
+        forbid(logits, self._bits)
+
+    def commit(self, tokens: list[int]) -> None:
+        """Advance over what was emitted: all but the last were proposed."""
+        kept = min(len(tokens) - 1, self._ahead)
+        self._matcher.roll_back(self._ahead - kept)
+        self._ahead, self._proposals = 0, []
+        rest = tokens[kept:]
+        if rest and rest[-1] in self._end_tokens:
+            rest.pop()
+        if rest:
+            self._matcher.consume(rest)
+
+    def close(self) -> None:
+        """Do nothing: states are freed with the constraint."""
+
+
+class GbnfConstraint:
+    """A grammar that llama.cpp's engine follows.
 
     Args:
         grammar: in its start state; closed with the constraint.

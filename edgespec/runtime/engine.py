@@ -16,8 +16,9 @@ from edgespec.backend import Grammar
 from edgespec.backend.lifetime import Closing, Lifetime
 from edgespec.backend.native import claim_process
 from edgespec.errors import UsageError
+from edgespec.grammars import Guide, is_lark
 from edgespec.registry.fetch import Progress, silent
-from edgespec.runtime.constraint import Constraint
+from edgespec.runtime.constraint import Constraint, GbnfConstraint, GuidedConstraint
 from edgespec.runtime.cycle import Cycle, CycleReport
 from edgespec.runtime.decoder import Decoder, Edit, PrefillProgress
 from edgespec.runtime.drafting import open_drafter, remember
@@ -141,8 +142,8 @@ class Engine(Closing):
             prompt: text (control tokens in it are understood) or token ids.
             sampling: filters and seed.
             limits: what ends the generation.
-            grammar: rules in GBNF that the answer obeys; `grammar_from_schema` makes them from a
-                JSON Schema.
+            grammar: what the answer obeys: what `grammar_from_schema` or `grammar_from_regex`
+                returns, a text in llguidance's language that begins with ``%llguidance``, or GBNF.
             accept: one of `ACCEPTANCE_RULES`; "auto" is rejection, at temperature 0 greedy.
             logprobs: tell how likely each token was, and so many of the most likely ones.
             k: the most proposals of a cycle, up to `largest_k`; 0 for plain decoding.
@@ -153,16 +154,14 @@ class Engine(Closing):
         Raises:
             UsageError: unknown rule, or "greedy" with a temperature above 0; a k out of range; or
                 the engine was closed, or loaded before a fork.
-            GrammarError: the grammar does not compile.
+            GrammarError: the grammar does not compile; a stream raises it where the grammar
+                becomes too complex on the way.
         """
         self._check()
         sampling = sampling or SamplingParameters()
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else _token_ids(prompt)
         settings = draw_settings(sampling, accept, self._breakers(sampling))
-        constraint = None
-        if grammar is not None:
-            rules = Grammar(self.vocabulary, grammar)
-            constraint = Constraint(rules, sampling, self.vocabulary.end_tokens)
+        constraint = None if grammar is None else self._constraint(grammar, sampling)
         reader = None
         if logprobs is not None:
             reader = LogprobReader(logprobs, self.exactness.largest_k + 1, self.vocabulary.size)
@@ -329,6 +328,21 @@ class Engine(Closing):
                 lambda text: self.vocabulary.tokenize(text, add_special=False),
             )
         return self._breaker_tables[texts]
+
+    def _constraint(self, grammar: str, sampling: SamplingParameters) -> Constraint:
+        ends = self.vocabulary.end_tokens
+        if not is_lark(grammar):
+            return GbnfConstraint(Grammar(self.vocabulary, grammar), sampling, ends)
+        return GuidedConstraint(self._guide.start(grammar), ends, self._bits)
+
+    @cached_property
+    def _guide(self) -> Guide:
+        return Guide(self.vocabulary)
+
+    @cached_property
+    def _bits(self) -> Int32Array:
+        """Scratch space of the one cycle that runs at a time."""
+        return np.zeros((self.exactness.largest_k + 1, self._guide.words), np.int32)
 
     def _begin_trace(self, stream: Stream) -> None:
         if self._trace is None or stream.trace is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from edgespec.backend import PLAIN, grammar_from_schema, grammar_of_json
+from edgespec.backend import PLAIN
 from edgespec.compat.openai.calls import MARKS, opened_thought
 from edgespec.compat.openai.logprobs import TextLogprobs
 from edgespec.compat.openai.responses import (
@@ -22,6 +22,7 @@ from edgespec.compat.openai.responses import (
 )
 from edgespec.compat.openai.tools import ToolUse, plan_tools
 from edgespec.errors import EdgespecError, GrammarError, UsageError
+from edgespec.grammars import grammar_from_schema, grammar_of_json
 from edgespec.runtime.stream import GenerationLimits, Result, Stream
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.server.errors import ApiError

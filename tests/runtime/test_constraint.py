@@ -14,8 +14,9 @@ import pytest
 from scipy import stats
 
 from edgespec import GenerationLimits, SamplingParameters
-from edgespec.backend import Grammar, grammar_from_schema
+from edgespec.backend import Grammar
 from edgespec.errors import GrammarError
+from edgespec.grammars import grammar_from_schema
 
 SCHEMA = json.dumps(
     {
@@ -29,6 +30,15 @@ SCHEMA = json.dumps(
         "additionalProperties": False,
     }
 )
+BOAT = r"""
+root ::= ("{" s "\"name\"" s ":" s "\"" char{0,12} "\"" s "," s "\"age\"" s ":" s int s "," s
+         "\"tags\"" s ":" s "[" s (tag (s "," s tag){0,2} s)? "]" s "}")
+char ::= [^"\\\x00-\x1f] | "\\" (["\\bfnrt] | "u" control)
+control ::= "00" ("0" [0-7bBeEfF] | "1" [0-9a-fA-F] | "7" [fF])
+int ::= "-"? ("0" | [1-9] [0-9]*)
+tag ::= "\"river\"" | "\"sea\""
+s ::= (" " | "\n" [ \t]{0,20})?
+"""
 PROMPT = "<|im_start|>user\nDescribe a boat as JSON.<|im_end|>\n<|im_start|>assistant\n"
 GREEDY = SamplingParameters(temperature=0.0)
 
@@ -115,11 +125,12 @@ def test_greedy_tokens_equal_plain_constrained_decoding(
     draft: str, drafts: dict[str, str], open_engine: Any, plain: Any
 ) -> None:
     engine = open_engine(draft=drafts[draft])
-    grammar = grammar_from_schema(SCHEMA)
-    expected = reference_greedy(plain, engine.tokenize(PROMPT).tolist(), grammar, 60)
+    expected = reference_greedy(plain, engine.tokenize(PROMPT).tolist(), BOAT, 60)
     limits = GenerationLimits(max_tokens=60)
-    got = engine.generate(PROMPT, GREEDY, limits, grammar=grammar).result
-    assert list(got.tokens) == expected
+    # Both engines allow the same texts, and so the same tokens.
+    for grammar in (BOAT, grammar_from_schema(SCHEMA)):
+        got = engine.generate(PROMPT, GREEDY, limits, grammar=grammar).result
+        assert list(got.tokens) == expected
 
 
 def test_coupled_constrained_text_does_not_depend_on_the_draft(
@@ -217,21 +228,3 @@ def test_grammars_that_do_not_compile(
         open_engine().generate("x", grammar=grammar)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    ("schema", "words"),
-    [
-        ("{", "line 1"),
-        ('{\n"type": }', "line 2"),
-        ('{"type": "wish"}', "cannot be made"),
-        ("false", "object"),
-        ('{"type": "string", "minLength": 1000000000}', "2000"),
-        ('{"$ref": "https://example.com/schema.json"}', "cannot be made"),
-        ('{"a":' * 5000 + "1" + "}" * 5000, "deep|cannot"),
-    ],
-)
-def test_schemas_that_do_not_convert(schema: str, words: str) -> None:
-    with pytest.raises(GrammarError, match=words) as caught:
-        grammar_from_schema(schema)
-    assert "\n" not in str(caught.value)

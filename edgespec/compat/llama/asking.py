@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import random
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.backend import grammar_from_schema, grammar_of_json
+from edgespec.compat.openai.tools import parameters_of
 from edgespec.errors import EndedError, UsageError
+from edgespec.grammars import grammar_from_schema, grammar_of_json
 from edgespec.runtime.decoder import Edit
 from edgespec.runtime.stream import GenerationLimits
 from edgespec.sampling.parameters import SamplingParameters
@@ -137,7 +137,7 @@ def _functions(name: str, given: Any) -> list[Any]:
 
 
 def rules_of(grammar: Any) -> str | None:
-    """Return the GBNF of a grammar: text, or a LlamaGrammar.
+    """Return the text of a grammar: itself, or that of a LlamaGrammar.
 
     Raises:
         UsageError: it is neither.
@@ -163,13 +163,13 @@ def response_grammar(wanted: Mapping[str, Any] | None) -> str | None:
         return None
     if kind == "json_object":
         schema = form.get("schema")
-        return grammar_of_json() if schema is None else grammar_from_schema(json.dumps(schema))
+        return grammar_of_json() if schema is None else grammar_from_schema(schema)
     if kind != "json_schema" or not isinstance(described, Mapping) or "schema" not in described:
         raise UsageError(
             'response_format has to be {"type": "json_object", "schema": ...}, '
             '{"type": "json_schema", "json_schema": {"schema": ...}} or {"type": "text"}'
         )
-    return grammar_from_schema(json.dumps(described["schema"]))
+    return grammar_from_schema(described["schema"])
 
 
 def tools_of(
@@ -201,8 +201,7 @@ def named_tool(
     for tool in tools or ():
         function = _function(tool)
         if function.get("name") == name and isinstance(name, str):
-            parameters = function.get("parameters") or {"type": "object"}
-            return name, grammar_from_schema(json.dumps(parameters))
+            return name, grammar_from_schema(parameters_of(function))
     raise UsageError(f"Tool choice {name!r} not found in tools.")
 
 

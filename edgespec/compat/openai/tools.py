@@ -7,7 +7,6 @@ theirs.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from edgespec.backend import grammar_from_schema
-from edgespec.errors import TemplateError, UsageError
+from edgespec.errors import GrammarError, TemplateError, UsageError
+from edgespec.grammars import choice_of_calls, grammar_from_schema
 from edgespec.templates import ChatTemplate
 
 __all__ = [
@@ -34,7 +33,6 @@ Tool = Mapping[str, Any]
 
 _MOST_TOOLS = 128
 _NAME = r"[A-Za-z0-9_.-]{1,64}"
-_GBNF_WORDS = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|[A-Za-z][A-Za-z0-9-]*')
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class ToolUse(NamedTuple):
     Attributes:
         tools: for the chat template; None hides them from the model.
         names: of the tools that an answer may call.
-        grammar: GBNF of an answer that is a call; None if the model may decide.
+        grammar: of an answer that is a call; None if the model may decide.
         schemas: of the parameters of each, as far as they are known.
         marks: texts that a call follows, as the chat template has shown.
     """
@@ -288,27 +286,27 @@ def _written(
 
 
 def call_grammar(form: CallForm, tools: Sequence[Tool]) -> str:
-    """Return the GBNF of an answer that is exactly one call of one of these tools.
+    """Return the grammar of an answer that is exactly one call of one of these tools.
 
     Raises:
-        GrammarError: the schema of a tool's parameters makes no grammar.
+        GrammarError: the parameters of a tool cannot be enforced; the message names it.
     """
-    calls, rules = [], []
-    for number, tool in enumerate(tools):
+    calls = []
+    for tool in tools:
         function = tool["function"]
-        schema = function.get("parameters") or {"type": "object", "properties": {}}
-        prefix = f"tool{number}-"
-        rules.append(_with_prefix(grammar_from_schema(json.dumps(schema)), prefix))
-        calls.append(f"{json.dumps(function['name'] + form.middle)} {prefix}root")
-    root = f"{json.dumps(form.opening)} ( {' | '.join(calls)} ) {json.dumps(form.closing)}"
-    return "\n".join([f"root ::= {root}", *rules])
+        calls.append((function["name"] + form.middle, parameters_of(function)))
+    return choice_of_calls(form.opening, calls, form.closing)
 
 
-def _with_prefix(grammar: str, prefix: str) -> str:
-    """Rename rules, so that those of several schemas can be in one grammar."""
+def parameters_of(function: Mapping[str, Any]) -> Any:
+    """Return the schema of a function's arguments, which are an object.
 
-    def renamed(match: re.Match[str]) -> str:
-        word = match.group()
-        return word if word[0] in '"[' else prefix + word
-
-    return _GBNF_WORDS.sub(renamed, grammar)
+    Raises:
+        GrammarError: it cannot be enforced; the message names the function.
+    """
+    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    try:
+        grammar_from_schema(schema)
+    except GrammarError as error:
+        raise GrammarError(f"tool {function.get('name')}: {error}") from None
+    return schema

@@ -1,0 +1,20 @@
+"""What an answer may be: JSON Schemas, regular expressions, grammars, and who obeys them."""
+
+from edgespec.grammars.guidance import Guide, Matcher
+from edgespec.grammars.texts import (
+    choice_of_calls,
+    grammar_from_regex,
+    grammar_from_schema,
+    grammar_of_json,
+    is_lark,
+)
+
+__all__ = [
+    "Guide",
+    "Matcher",
+    "choice_of_calls",
+    "grammar_from_regex",
+    "grammar_from_schema",
+    "grammar_of_json",
+    "is_lark",
+]
