@@ -28,8 +28,9 @@ __all__ = [
 
 _HEAD = "%llguidance {}\n"
 _MAX_CHARACTERS = 1 << 18
-_SPACE = {"whitespace_pattern": r"[ ]|\n[ \t]{0,20}"}
-"""Between the tokens of JSON: without a bound, small models write line breaks for ever."""
+_SPACE = "[ ]"
+_LINES = r"[ ]|\n[ \t]{0,20}"
+"""Between the tokens of JSON, or nothing: small models would write line breaks for ever."""
 _SEARCH_S = 1.0
 
 
@@ -53,7 +54,7 @@ def grammar_from_schema(schema: str | Mapping[str, Any] | bool) -> str:
 
 def grammar_of_json() -> str:
     """Return the grammar of any JSON object."""
-    return grammar_from_schema({"type": "object"})
+    return f"{_HEAD}start: {_unchecked({'type': 'object'}, _LINES)}"
 
 
 def grammar_from_regex(pattern: str) -> str:
@@ -113,8 +114,8 @@ def _json_rule(text: str) -> str:
     return rule
 
 
-def _unchecked(schema: Mapping[str, Any]) -> str:
-    return f"%json {json.dumps({**schema, 'x-guidance': _SPACE})}"
+def _unchecked(schema: Mapping[str, Any], space: str = _SPACE) -> str:
+    return f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': space}})}"
 
 
 def _place_of(schema: Mapping[str, Any], error: str) -> str:

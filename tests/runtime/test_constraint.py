@@ -37,7 +37,7 @@ char ::= [^"\\\x00-\x1f] | "\\" (["\\bfnrt] | "u" control)
 control ::= "00" ("0" [0-7bBeEfF] | "1" [0-9a-fA-F] | "7" [fF])
 int ::= "-"? ("0" | [1-9] [0-9]*)
 tag ::= "\"river\"" | "\"sea\""
-s ::= (" " | "\n" [ \t]{0,20})?
+s ::= " "?
 """
 PROMPT = "<|im_start|>user\nDescribe a boat as JSON.<|im_end|>\n<|im_start|>assistant\n"
 GREEDY = SamplingParameters(temperature=0.0)
