@@ -61,13 +61,16 @@ def write_llama(
     template: str = TEMPLATE,
     tools: str = "",
     architecture: str = "llama",
+    pre: str = "gpt-2",
 ) -> Path:
     """A llama of random weights that reads and writes bytes, with a chat template or two.
 
     Its next token depends on the last few, most of all on the last one.
     """
     heads, inner, layers = 2, 96, 4
-    writer = _byte_model(path, architecture, context=512, layers=layers, inner=inner, heads=heads)
+    writer = _byte_model(
+        path, architecture, context=512, layers=layers, inner=inner, heads=heads, pre=pre
+    )
     writer.add_head_count_kv(heads)
     writer.add_rope_dimension_count(WIDTH // heads)
     writer.add_rope_freq_base(10000.0)
@@ -229,6 +232,7 @@ def _byte_model(
     inner: int,
     heads: int,
     gap: Sequence[str] = (),
+    pre: str = "gpt-2",
 ) -> gguf.GGUFWriter:
     """A file's sizes, and a tokenizer of bytes; `gap` are the tokens around one, if any."""
     writer = gguf.GGUFWriter(path, architecture)
@@ -239,7 +243,7 @@ def _byte_model(
     writer.add_head_count(heads)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    writer.add_tokenizer_pre(pre)
     tokens = [*byte_tokens(), *SPECIAL]
     for name, number in zip(("fim_pre", "fim_suf", "fim_mid"), range(len(gap)), strict=False):
         writer.add_uint32(f"tokenizer.ggml.{name}_token_id", len(tokens) + number)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from edgespec._types import Int32Array
 from edgespec.backend.native import lib
-from edgespec.errors import BackendError, UnsupportedError
+from edgespec.errors import BackendError, UnsupportedError, UsageError
 
 __all__ = ["PLAIN", "Vocabulary"]
 
@@ -25,6 +26,13 @@ It is different in each process, so that no text from outside can contain it.
 """
 
 _PIECE_BYTES = 64
+# The regular expressions of tokenizers recurse for each character of a match, 330 bytes deep, and a
+# match is at most a run of spaces and one of others.
+_RUN = re.compile(rb"\s+|\S+")
+_SHORT = 512
+_STACK_PER_BYTE, _SPARE_STACK, _LARGEST_STACK = 2 * 448, 1 << 20, 1 << 30
+_LONGEST_RUN = (_LARGEST_STACK - _SPARE_STACK) // _STACK_PER_BYTE
+_starting = threading.Lock()
 _ORDINARY = (
     lib.LLAMA_TOKEN_ATTR_NORMAL | lib.LLAMA_TOKEN_ATTR_USER_DEFINED | lib.LLAMA_TOKEN_ATTR_BYTE
 )
@@ -156,6 +164,7 @@ class Vocabulary:
 
         Raises:
             BackendError: the tokenizer failed.
+            UsageError: over a million bytes in a row without a space, or of spaces.
         """
         if not parse_special or isinstance(text, bytes) or PLAIN not in text:
             return self._tokenize(text, add_special, parse_special)
@@ -171,16 +180,22 @@ class Vocabulary:
         data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
         # No text has more tokens than bytes, except for the BOS and EOS that are added.
         tokens = np.empty(len(data) + 8, np.int32)
-        with self._in_use:
-            count: int = lib.llama_tokenize(
-                self.pointer,
-                data,
-                len(data),
-                tokens.ctypes.data_as(ctypes.POINTER(lib.llama_token)),
-                len(tokens),
-                add_special,
-                parse_special,
-            )
+
+        def split() -> int:
+            with self._in_use:
+                return int(
+                    lib.llama_tokenize(
+                        self.pointer,
+                        data,
+                        len(data),
+                        tokens.ctypes.data_as(ctypes.POINTER(lib.llama_token)),
+                        len(tokens),
+                        add_special,
+                        parse_special,
+                    )
+                )
+
+        count = _with_stack_for(data, split)
         if count < 0:
             raise BackendError(f"the tokenizer could not split a text of {len(data)} bytes")
         used: Int32Array = tokens[:count].copy()
@@ -207,6 +222,43 @@ class Vocabulary:
         """Return the text of a whole sequence of tokens; broken UTF-8 becomes U+FFFD."""
         pieces = (self.piece(int(t), special=special) for t in np.asarray(tokens, np.int32))
         return b"".join(pieces).decode("utf-8", "replace")
+
+
+def _with_stack_for(text: bytes, split: Callable[[], int]) -> int:
+    """Call a function that recurses for each byte of the longest run in a text.
+
+    Raises:
+        UsageError: no stack is large enough.
+    """
+    if len(text) <= _SHORT:
+        return split()
+    longest = max((match.end() - match.start() for match in _RUN.finditer(text)), default=0)
+    if longest <= _SHORT:
+        return split()
+    if longest > _LONGEST_RUN:
+        raise UsageError(
+            f"the text has {longest:,} bytes in a row without a space, or of spaces: shorten it"
+        )
+    found: list[int | BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(split())
+        except BaseException as error:
+            found.append(error)
+
+    pages = -(-(longest * _STACK_PER_BYTE + _SPARE_STACK) // 4096)
+    with _starting:  # the size holds for every thread that is started meanwhile
+        before = threading.stack_size(pages * 4096)
+        try:
+            thread = threading.Thread(target=work, name="edgespec-tokenizer", daemon=True)
+            thread.start()
+        finally:
+            threading.stack_size(before)
+    thread.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
 
 
 def _token_or_none(token: int) -> int | None:
