@@ -20,7 +20,7 @@ from edgespec.compat.openai.responses import (
     chat_completion,
     text_completion,
 )
-from edgespec.compat.openai.tools import ToolUse, plan_tools
+from edgespec.compat.openai.tools import ToolUse, call_or, plan_tools
 from edgespec.errors import EdgespecError, GrammarError, UsageError
 from edgespec.grammars import grammar_from_schema, grammar_of_json
 from edgespec.runtime.stream import GenerationLimits, Result, Stream
@@ -168,7 +168,7 @@ def _chat(engine: Engine, request: ChatRequest, defaults: Defaults) -> _Maker:
     tokens = engine.tokenize(prompt)
     name = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
     limits = _limits(request, name, defaults)
-    grammar = _grammar(request, tools)
+    grammar = _grammar(engine, request, tools)
     k = _most_proposals(engine, request)
     _check_length(engine, len(tokens), "messages")
     model, vocabulary = engine.model_name, engine.vocabulary
@@ -205,7 +205,7 @@ def _completion(
     vocabulary, logprobs = engine.vocabulary, request.logprobs is not None
     silent = request.max_tokens == 0 and bool(request.echo)
     limits = _limits(request, "max_tokens", defaults, silent=silent)
-    grammar, k = _grammar(request, None), _most_proposals(engine, request)
+    grammar, k = _grammar(engine, request, None), _most_proposals(engine, request)
     with _about("prompt"):
         tokens = _tokens(engine, prompt)
     if request.suffix:
@@ -342,15 +342,15 @@ def _constraint(request: GenerationRequest) -> str | None:
     return names[0] if names else None
 
 
-def _grammar(request: GenerationRequest, tools: ToolUse | None) -> str | None:
+def _grammar(engine: Engine, request: GenerationRequest, tools: ToolUse | None) -> str | None:
     name, form = _constraint(request), request.response_format
     if name is None:
         return tools.grammar if tools else None
-    if tools:
-        raise _wrong(
-            name, "and tools exclude each other: leave one out, or set tool_choice to none"
-        )
     if name == "grammar":
+        if tools:
+            raise _wrong(
+                name, "and tools exclude each other: leave one out, or set tool_choice to none"
+            )
         return request.grammar
     schema = request.json_schema
     if isinstance(form, SchemaFormat):
@@ -358,7 +358,9 @@ def _grammar(request: GenerationRequest, tools: ToolUse | None) -> str | None:
     elif isinstance(form, ObjectFormat):
         schema = form.json_schema
     with _about(name):
-        return grammar_of_json() if schema is None else grammar_from_schema(json.dumps(schema))
+        grammar = grammar_of_json() if schema is None else grammar_from_schema(json.dumps(schema))
+    with _about("tools"):
+        return call_or(engine.template, tools, grammar) if tools else grammar
 
 
 def as_template_messages(messages: list[Message]) -> list[dict[str, Any]]:

@@ -303,8 +303,17 @@ def test_images_and_unfit_combinations(client: Any, tools_server: Any) -> None:
         ask(model="x", messages=[{"role": "user", "content": [image]}])
     with pytest.raises(openai.BadRequestError, match="exclude each other"):
         tools_server.client().chat.completions.create(
-            model="x", messages=MESSAGES, tools=[CITY], response_format={"type": "json_object"}
+            model="x", messages=MESSAGES, tools=[CITY], extra_body={"grammar": 'root ::= "a"'}
         )
+    both = tools_server.client().chat.completions.create(
+        model="x",
+        messages=MESSAGES,
+        tools=[CITY],
+        tool_choice="required",
+        max_tokens=80,
+        response_format={"type": "json_object"},
+    )
+    assert both.choices[0].message.tool_calls[0].function.name == "weather"
     for wrong in ({"prompt": [99999999]}, {"prompt": ""}, {"prompt": []}, {"prompt": ["a"] * 65}):
         with pytest.raises(openai.BadRequestError, match="prompt") as caught:
             client.completions.create(model="x", **wrong)

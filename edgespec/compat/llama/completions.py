@@ -18,7 +18,7 @@ from edgespec.compat.llama.asking import (
 )
 from edgespec.compat.openai.calls import MARKS, opened_thought
 from edgespec.compat.openai.logprobs import TextLogprobs
-from edgespec.compat.openai.tools import plan_tools
+from edgespec.compat.openai.tools import call_or, plan_tools
 from edgespec.errors import UnsupportedError, UsageError
 from edgespec.runtime.decoder import Edit
 from edgespec.runtime.engine import Engine
@@ -165,7 +165,8 @@ class Completions:
             answer = CallAnswer(self, started, *about, tool=name)
         else:
             plan = plan_tools(self.engine.template, tools, choice)
-            rules = (plan.grammar if plan else None) or rules
+            if plan:
+                rules = call_or(self.engine.template, plan, rules) if rules else plan.grammar
             text = self._render(messages, plan.tools if plan else None)
             prompt = self.engine.tokenize(text)
             started = self._start(prompt, asked, seed, rules, likely, edit)

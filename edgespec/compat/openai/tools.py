@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from edgespec.errors import GrammarError, TemplateError, UsageError
-from edgespec.grammars import choice_of_calls, grammar_from_schema
+from edgespec.grammars import choice_of_calls, grammar_from_schema, is_lark
 from edgespec.templates import ChatTemplate
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "call_form",
     "call_grammar",
     "call_id",
+    "call_or",
     "plan_tools",
 ]
 
@@ -296,6 +297,23 @@ def call_grammar(form: CallForm, tools: Sequence[Tool]) -> str:
         function = tool["function"]
         calls.append((function["name"] + form.middle, parameters_of(function)))
     return choice_of_calls(form.opening, calls, form.closing)
+
+
+def call_or(template: ChatTemplate, use: ToolUse, grammar: str) -> str:
+    """Return the grammar of an answer that is a call, or obeys a schema's grammar if it is none.
+
+    A call that has to be made replaces the other grammar; one in GBNF replaces the calls.
+
+    Raises:
+        GrammarError: the parameters of a tool cannot be enforced; the message names it.
+    """
+    if use.grammar is not None or not use.tools or not is_lark(grammar):
+        return use.grammar or grammar
+    call = call_grammar(call_form(template, use.tools), use.tools)
+    head, _, one = call.partition("\n")
+    other = grammar.partition("\n")[2]
+    rules = [one.replace("start:", "call:", 1), other.replace("start:", "answer:", 1)]
+    return "\n".join([head, "start: call | answer", *rules])
 
 
 def parameters_of(function: Mapping[str, Any]) -> Any:

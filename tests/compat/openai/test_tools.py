@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgespec import GenerationLimits, SamplingParameters, grammar_from_schema
 from edgespec.compat.openai.calls import CallReader, read_calls, whole_answer
-from edgespec.compat.openai.tools import call_form, plan_tools
+from edgespec.compat.openai.tools import call_form, call_or, plan_tools
 from edgespec.errors import GrammarError, UsageError
 from edgespec.templates import ChatTemplate
 
@@ -137,6 +138,21 @@ def test_a_call_that_a_template_writes_is_read_back(
     text, _, calls = whole_answer([*events, *reader.finish()])
     assert [json.loads(call.arguments) for call in calls] == arguments
     assert text == ""
+
+
+@pytest.mark.parametrize(("bias", "called"), [(5.0, True), (-100.0, False)])
+def test_a_call_or_an_answer_of_another_form(
+    engine: Any, templates: Any, tools: Any, bias: float, called: bool
+) -> None:
+    use = plan_tools(templates["tagged"], tools)
+    assert use is not None
+    schema = '{"type": "object", "properties": {"n": {"enum": [7]}}, "required": ["n"]}'
+    grammar = call_or(templates["tagged"], use, grammar_from_schema(schema))
+    first = engine.vocabulary.tokenize("<", add_special=False)[0]
+    sampling = SamplingParameters(temperature=0.0, logit_bias={int(first): bias * 10})
+    result = engine.generate("x", sampling, GenerationLimits(max_tokens=80), grammar=grammar).result
+    text, calls = read_calls(result.text, use.names)
+    assert (len(calls) == 1 and text == "") if called else json.loads(text) == {"n": 7}
 
 
 def test_only_allowed_tools(templates: Any, tools: Any) -> None:
