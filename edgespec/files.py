@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import secrets
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from edgespec.errors import EdgespecError, UsageError
 
 __all__ = [
     "cache_root",
+    "decode_text",
     "read_at_most",
     "reason",
     "replace_file",
@@ -83,6 +85,22 @@ def read_at_most(path: Path, most: int) -> bytes:
         size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
         raise ValueError(f"it has more than {size}")
     return data
+
+
+def decode_text(data: bytes) -> str:
+    """Return the text of a file: UTF-8, or UTF-16 that says so by its byte-order mark.
+
+    Raises:
+        ValueError: it is neither, in words that follow the file's name.
+    """
+    try:
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return data.decode("utf-16")
+        return data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+    except UnicodeDecodeError as error:
+        wrong = f"byte 0x{data[error.start]:02x} at offset {error.start}"
+        form = "UTF-16" if error.encoding.startswith("utf-16") else "UTF-8"
+        raise ValueError(f"is not {form} ({wrong}): convert it first") from None
 
 
 def write_new_file(path: Path, data: bytes, *, force: bool, hint: str) -> None:

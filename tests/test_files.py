@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.files import replace_file, replacing
+from edgespec.files import decode_text, replace_file, replacing
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -32,3 +32,13 @@ def test_what_a_killed_process_left_is_written_over(tmp_path: Path) -> None:
 def test_a_private_file_is_the_users_alone(tmp_path: Path) -> None:
     replace_file(tmp_path / "chat", b"secret", private=True)
     assert (tmp_path / "chat").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("form", ["utf-8", "utf-8-sig", "utf-16"])
+def test_text_is_read_with_and_without_a_byte_order_mark(form: str) -> None:
+    assert decode_text("Grüße, 🐱".encode(form)) == "Grüße, 🐱"
+
+
+def test_text_of_another_form_is_refused_in_words() -> None:
+    with pytest.raises(ValueError, match=r"is not UTF-8 \(byte 0xfc at offset 2\)"):
+        decode_text("Grüße".encode("latin-1"))

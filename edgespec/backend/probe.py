@@ -7,6 +7,7 @@ a few tokens are tried, within limits of time and memory. Once for each file and
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def _try(header: GGUFHeader, limit: float) -> tuple[int | None, str]:
 
 
 def _complaint(path: Path, what: str, said: str) -> str:
-    reasons = [line for line in said.splitlines() if "GGML_ASSERT" in line or "what():" in line]
+    reasons = re.findall(r"GGML_ASSERT.*|what\(\):.*", said)
     reason = "".join(c for c in reasons[-1] if c.isprintable())[:160] if reasons else ""
     return (
         f"{path} cannot be used: trying it {what}{f', {reason}' if reason else ''}: download it "

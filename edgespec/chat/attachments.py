@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edgespec.errors import UsageError
-from edgespec.files import read_at_most, reason
+from edgespec.files import decode_text, read_at_most, reason
 from edgespec.runtime.engine import Engine
 
 __all__ = ["Attachment", "Attachments"]
@@ -72,14 +72,14 @@ class Attachments:
 def _read(path: Path, capacity: int) -> str:
     try:
         data = read_at_most(path, capacity * _MOST_BYTES_PER_TOKEN)
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        wrong = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
-        raise UsageError(f"{path} is not UTF-8 ({wrong}): convert it first") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {reason(error)}") from None
     except ValueError as error:
         raise UsageError(f"{path} does not fit into the context: {error}") from None
+    try:
+        text = decode_text(data)
+    except ValueError as error:
+        raise UsageError(f"{path} {error}") from None
     if "\0" in text:
         raise UsageError(f"{path} is not text: it has zero bytes")
     if not text.strip():

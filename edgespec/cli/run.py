@@ -21,6 +21,7 @@ from edgespec.cli.options import (
 )
 from edgespec.errors import UsageError
 from edgespec.extras import require_extra
+from edgespec.files import decode_text
 
 if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine
@@ -109,7 +110,7 @@ def _read_grammar(grammar: str | None, schema: str | None, regex: str | None) ->
     if sum(one is not None for one in (grammar, schema, regex)) > 1:
         raise UsageError("--grammar, --json-schema and --regex exclude each other: give one")
     if grammar is not None:
-        return _read_file(grammar).removeprefix("\ufeff")
+        return _read_file(grammar)
     if schema is None and regex is None:
         return None
     from edgespec.grammars import grammar_from_regex, grammar_from_schema
@@ -159,9 +160,6 @@ def _read_file(name: str) -> str:
     if len(data) > _MOST_BYTES:
         raise UsageError(f"{name} has more than {_MOST_BYTES >> 20} MiB: give a shorter text")
     try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{name} is not UTF-8 (byte 0x{data[error.start]:02x} at offset {error.start}): "
-            "convert it first"
-        ) from None
+        return decode_text(data)
+    except ValueError as error:
+        raise UsageError(f"{name} {error}") from None

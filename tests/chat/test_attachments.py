@@ -45,7 +45,8 @@ def test_files_stay_when_the_message_is_refused(chat: Chat, say: Say, tmp_path: 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"\xff\xfe", "is not UTF-8 (byte 0xff at offset 0): convert it first"),
+        (b"\xff\xfea", "is not UTF-16 (byte 0x61 at offset 2): convert it first"),
+        (b"a\xff", "is not UTF-8 (byte 0xff at offset 1): convert it first"),
         (b"a\0b", "is not text: it has zero bytes"),
         (b" \n", "is empty"),
         (b"word " * 1500, "tokens and 768 fit: give a part of it, or start again"),
