@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import BoolArray, Int32Array
+from edgespec.backend.gbnf import check_expansion
 from edgespec.backend.lifetime import Closing
 from edgespec.backend.native import initialize, lib, recent_errors
 from edgespec.backend.vocabulary import Vocabulary
@@ -116,6 +117,7 @@ def _compile(vocabulary: Vocabulary, text: str) -> Any:
         raise GrammarError(
             f"the grammar has {optional} optional parts: {_MAX_OPTIONAL} are the most"
         )
+    check_expansion(text)
     recent_errors()
     with _captured_stderr() as complaint:
         sampler = lib.llama_sampler_init_grammar(

@@ -30,6 +30,8 @@ def reason_of(message: str) -> str:
     """Return the library's message as one line, without what it quotes."""
     if message.startswith("panic"):
         return "it is too large"
+    if message.startswith("lexer error: too many"):
+        return "it is too complex"
     if "recursion limit" in message:
         return "it is nested too deeply"
     if (

@@ -213,8 +213,8 @@ def _changes_nothing(part: dict[str, Any], keyword: str) -> bool:
     if keyword == "not":
         return value is False
     if keyword.startswith("dependen"):
-        return value == {}
-    return value is True or value == {}
+        return isinstance(value, dict) and not value
+    return value is True or (isinstance(value, dict) and not value)
 
 
 def _may_be(part: dict[str, Any], kind: str) -> bool:

@@ -99,13 +99,21 @@ class Answer:
         """Generate into `_written`, which ends with None or an error."""
         try:
             with self._admission.place():
-                self._job = await asyncio.to_thread(self._prepare)
+                self._job = await self._prepared()
                 async with self._admission.turn(self._job, self._seconds):
                     for index in range(len(self._job.choices)):
                         await self._generate(index)
             self._written.put_nowait(None)
         except Exception as error:
             self._written.put_nowait(error)
+
+    async def _prepared(self) -> Job:
+        """Prepare in a thread; who has left, or waited too long, does not wait for its end."""
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(self._prepare), self._seconds)
+        except asyncio.TimeoutError:
+            message = "the time limit was over before the request was prepared: send a simpler one"
+            raise ApiError(504, message, kind="timeout_error", code="timeout") from None
 
     async def _generate(self, index: int) -> None:
         assert self._job is not None

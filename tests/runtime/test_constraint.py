@@ -16,7 +16,7 @@ from scipy import stats
 from edgespec import GenerationLimits, SamplingParameters
 from edgespec.backend import Grammar
 from edgespec.errors import GrammarError
-from edgespec.grammars import grammar_from_schema
+from edgespec.grammars import grammar_from_regex, grammar_from_schema
 
 SCHEMA = json.dumps(
     {
@@ -148,8 +148,9 @@ def test_coupled_constrained_text_does_not_depend_on_the_draft(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("guided", [False, True])
 def test_the_distribution_is_the_masked_targets(
-    drafts: dict[str, str], open_engine: Any, plain: Any
+    drafts: dict[str, str], open_engine: Any, plain: Any, guided: bool
 ) -> None:
     """The draft knows nothing of the grammar: most of its proposals are forbidden.
 
@@ -167,6 +168,8 @@ def test_the_distribution_is_the_masked_targets(
         allowed = np.flatnonzero(rules.allowed(np.arange(plain.size, dtype=np.int32)))
     chances = np.exp((logits[allowed] - logits[allowed].max()) / 1.5)
     chances /= chances.sum()
+    if guided:
+        grammar = grammar_from_regex(f'({"|".join(words)})[^"]*')
     counts: Counter[int] = Counter()
     proposed = accepted = 0
     for seed in range(runs):

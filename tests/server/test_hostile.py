@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,6 +92,24 @@ def test_a_bias_that_forbids_everything(server: Any) -> None:
     response = server.post(CHAT, chat(logit_bias=bias))
     assert response.status_code == 400
     assert "relax the logit bias" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^a]$",
+        "^((((a{0,30}){0,30}){0,30}){0,30})$",
+        "^a{300000000}$",
+        f"^{'(' * 26}a?){'{2})' * 25}$",
+    ],
+)
+def test_patterns_that_kept_the_server(server: Any, pattern: str) -> None:
+    schema = {"type": "string", "pattern": pattern}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    began = time.monotonic()
+    response = server.post(CHAT, chat(response_format=wanted, max_tokens=5))
+    assert response.status_code == 200 or "too complex" in response.text, response.text
+    assert time.monotonic() - began < 20
 
 
 def test_a_schema_nested_deeply(server: Any) -> None:

@@ -237,3 +237,28 @@ def test_parameters_that_make_no_grammar(templates: Any) -> None:
     assert plan_tools(templates["tagged"], bad) is not None  # the template only shows it
     with pytest.raises(GrammarError):
         plan_tools(templates["tagged"], bad, "required")
+
+
+def function(name: str, **properties: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+def test_properties_of_any_alphabet_stay_with_their_tool(
+    engine: Any, greedy: Callable[[int], dict[str, Any]], templates: Any
+) -> None:
+    tools = [function("weather", 城市={"enum": ["北京"]}), function("paint", 颜色={"enum": ["红"]})]
+    for name, arguments in (("weather", {"城市": "北京"}), ("paint", {"颜色": "红"})):
+        choice = {"type": "function", "function": {"name": name}}
+        use = plan_tools(templates["tagged"], tools, choice)
+        assert use is not None
+        prompt = templates["tagged"].render([QUESTION], tools=use.tools)
+        text = engine.generate(prompt, **greedy(80), grammar=use.grammar).result.text
+        (call,) = read_calls(text, use.names)[1]
+        assert call.name == name and json.loads(call.arguments) == arguments
+
+
+def test_a_tool_that_cannot_be_used_is_named(templates: Any) -> None:
+    tools = [function("f", q={"type": "string"}), function("g", id={"not": {"type": "string"}})]
+    with pytest.raises(GrammarError, match=r"tool g: .*not at \$\.properties\.id"):
+        plan_tools(templates["tagged"], tools, "required")
