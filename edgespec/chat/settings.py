@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from edgespec.errors import UsageError
+from edgespec.runtime.options import NO_LIMIT
 from edgespec.runtime.session import Session
 from edgespec.runtime.stream import GenerationLimits
 from edgespec.sampling.parameters import SamplingParameters, read_breakers
@@ -31,8 +32,9 @@ _NOT_NUMBERS = ("logit_bias", "dry_breakers")
 _FIELDS = fields(SamplingParameters)
 _SAMPLING = tuple(field.name for field in _FIELDS if field.name not in _NOT_NUMBERS)
 _BREAKER = "dry_breaker"
-_LIMITS = ("max_tokens", "stop", "overflow")
+_LIMITS = ("max_tokens", "stop", "overflow", "allow_loops")
 _OFF = "none"
+_SWITCH = {"on": True, "off": False}
 SETTING_NAMES = tuple(name.replace("_", "-") for name in (*_SAMPLING, _BREAKER, *_LIMITS, "accept"))
 """What `change_setting` takes."""
 
@@ -69,7 +71,8 @@ def setting_line(session: Session, name: str) -> str:
 
 def setting_values(name: str) -> tuple[str, ...]:
     """Return the words that a setting may be; none if it is a number."""
-    return {"accept": ACCEPTANCE_RULES, "overflow": ("stop", "shift")}.get(name, ())
+    words = {"overflow": ("stop", "shift"), "allow-loops": tuple(_SWITCH)}
+    return {"accept": ACCEPTANCE_RULES, **words}.get(name, ())
 
 
 def change_setting(session: Session, name: str, text: str) -> str:
@@ -114,13 +117,19 @@ def _typed_number(name: str, text: str, example: float) -> Any:
 
 def _limit(key: str, text: str) -> Any:
     if key == "max_tokens":
-        return None if text == _OFF else _typed_number("max-tokens", text, 0)
+        return None if text in (_OFF, str(NO_LIMIT)) else _typed_number("max-tokens", text, 0)
+    if key == "allow_loops":
+        if text not in _SWITCH:
+            raise UsageError(f"allow-loops is {text!r}: it has to be on or off")
+        return _SWITCH[text]
     if key == "stop":
         return () if text == _OFF else (text,)
     return text
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
     if value is None or value == ():
         return _OFF
     return " ".join(map(repr, value)) if isinstance(value, tuple) else str(value)
@@ -194,7 +203,10 @@ def _limits(data: Any) -> GenerationLimits:
         isinstance(stop, list) and all(isinstance(text, str) for text in stop),
         "stop is not a list of texts",
     )
-    return GenerationLimits(most, tuple(stop), data.get("overflow", "shift"))
+    loops = data.get("allow_loops", False)
+    _require(isinstance(loops, bool), f"allow_loops is {loops!r}")
+    overflow = data.get("overflow", "shift")
+    return GenerationLimits(most, tuple(stop), overflow, allow_loops=loops)
 
 
 def _number(name: str, value: Any, default: float) -> float:

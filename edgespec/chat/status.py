@@ -147,6 +147,8 @@ def notices(result: Result, dropped: int, newly_dropped: int, shifted: int) -> I
         yield f"the context became full: the oldest {shifted} tokens were dropped meanwhile"
     if result.finish_reason == "length":
         yield f"cut off at {len(result.tokens)} tokens: /set max-tokens changes that"
+    if result.finish_reason == "loop":
+        yield "ended, it only repeated itself: /retry, or /set allow-loops on"
     if result.finish_reason == "context":
         yield "cut off, the context is full: /reset, or start again with a larger --ctx"
     if result.finish_reason == "cancelled":

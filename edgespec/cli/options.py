@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from edgespec.errors import UsageError
-from edgespec.runtime.options import EngineOptions
+from edgespec.runtime.options import ANSWER_TOKENS, NO_LIMIT, EngineOptions
 from edgespec.sampling.parameters import SamplingParameters, read_breakers
 
 if TYPE_CHECKING:
@@ -173,13 +173,15 @@ def sampling_options(function: Function) -> Function:
 
 
 def limit_options(function: Function) -> Function:
-    """Add --max-tokens, --stop and --overflow."""
+    """Add --max-tokens, --stop, --overflow and --allow-loops."""
     return _apply(
         function,
         click.option(
             "--max-tokens",
             type=int,
-            help="Most tokens of an answer; by default the context is the limit.",
+            default=ANSWER_TOKENS,
+            show_default=True,
+            help="Most tokens of an answer; -1: until the context is full.",
         ),
         click.option(
             "--stop",
@@ -193,6 +195,11 @@ def limit_options(function: Function) -> Function:
             metavar="stop|shift",
             help="When the context is full: stop (default of run), or shift: drop the older half "
             "after the system prompt (default of chat).",
+        ),
+        click.option(
+            "--allow-loops",
+            is_flag=True,
+            help="Go on where an answer only repeats itself.",
         ),
     )
 
@@ -235,9 +242,10 @@ def make_limits(values: dict[str, Any], overflow: str) -> GenerationLimits:
     from edgespec.runtime.stream import GenerationLimits
 
     return GenerationLimits(
-        max_tokens=values.pop("max_tokens"),
+        max_tokens=None if (most := values.pop("max_tokens")) == NO_LIMIT else most,
         stop=tuple(values.pop("stop")),
         overflow=values.pop("overflow") or overflow,  # type: ignore[arg-type]
+        allow_loops=values.pop("allow_loops"),
     )
 
 

@@ -22,6 +22,7 @@ from edgespec.cli.options import (
 from edgespec.errors import UsageError
 from edgespec.extras import require_extra
 from edgespec.files import decode_text
+from edgespec.runtime.options import ANSWER_TOKENS
 
 if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine
@@ -74,7 +75,25 @@ def run(**values: Any) -> int:
     if values["as_json"]:
         report = {**result.as_json(), "seed": sampling.seed, "exactness": exactness.as_json()}
         click.echo(json.dumps(report, ensure_ascii=False))
-    return 130 if result.finish_reason == "cancelled" else 0
+    return _status(result)
+
+
+def _status(result: Result) -> int:
+    """Return the exit status, and say what the text does not show."""
+    if result.finish_reason == "cancelled":
+        return 130
+    cause = {
+        "length": f"the answer was cut off at {len(result.tokens)} tokens (--max-tokens)",
+        "loop": "the answer was ended because it only repeated itself (--allow-loops goes on)",
+        "context": "the answer was cut off because the context is full (--ctx)",
+    }.get(result.finish_reason)
+    if cause and not result.complete:
+        click.echo(f"edgespec: {cause} before it obeyed the grammar", err=True)
+        return 1
+    by_default = result.finish_reason == "length" and len(result.tokens) == ANSWER_TOKENS
+    if by_default or result.finish_reason == "loop":
+        click.echo(f"edgespec: {cause}", err=True)
+    return 0
 
 
 def _show(stream: Stream, show: bool, as_json: bool) -> Result:

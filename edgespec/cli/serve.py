@@ -16,6 +16,7 @@ from edgespec.cli.options import (
     sampling_options,
 )
 from edgespec.extras import require_extra
+from edgespec.runtime.options import ANSWER_TOKENS, NO_LIMIT
 
 __all__ = ["serve"]
 
@@ -65,8 +66,10 @@ _INTERRUPTED = 130
 @click.option("--alias", metavar="NAME", help="Name of the model to tell clients.")
 @click.option(
     "--max-tokens",
-    type=click.IntRange(1),
-    help="Most tokens of an answer whose request says nothing; none: the context.",
+    type=int,
+    default=ANSWER_TOKENS,
+    show_default=True,
+    help="Most tokens of an answer whose request says nothing; -1: until the context is full.",
 )
 @click.option(
     "--overflow",
@@ -81,6 +84,7 @@ _INTERRUPTED = 130
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Chat template (Jinja) in place of the model's own.",
 )
+@click.option("--allow-loops", is_flag=True, help="Go on where an answer only repeats itself.")
 @click.option("--no-ui", is_flag=True, help="Without the web page.")
 @sampling_options
 def serve(**values: Any) -> int:
@@ -98,8 +102,14 @@ def serve(**values: Any) -> int:
     options = make_engine_options(values)
     seed = values["seed"]
     defaults = Defaults(
-        make_sampling(values), values["accept"], seed, values["max_tokens"], values["overflow"]
+        make_sampling(values),
+        values["accept"],
+        seed,
+        None if values["max_tokens"] == NO_LIMIT else values["max_tokens"],
+        values["overflow"],
+        values["allow_loops"],
     )
+    defaults.limits()
     draw_settings(defaults.sampling, defaults.accept)
     access = Access(values["host"], _key(values), tuple(values["allow_origin"]))
     limits = Limits(

@@ -59,6 +59,10 @@ class Matcher:
         if self._matcher.is_error():
             self._fail()
 
+    def accepts(self) -> bool:
+        """Return whether the text may end here."""
+        return self._matcher.is_accepting()
+
     def forced_bytes(self) -> bytes:
         """Return the bytes that have to come next, as far as there is only one way."""
         return self._matcher.compute_ff_bytes()

@@ -43,6 +43,9 @@ class Constraint(Protocol):
     def commit(self, tokens: list[int]) -> None:
         """Advance over what was emitted; an end token ends the text."""
 
+    def complete(self) -> bool:
+        """Return whether what was committed is a whole text of the grammar."""
+
     def close(self) -> None:
         """Free all states."""
 
@@ -94,6 +97,12 @@ class GuidedConstraint:
         if rest:
             self._matcher.consume(rest)
 
+    def complete(self) -> bool:
+        """Return whether what was committed is a whole text of the grammar."""
+        self._matcher.roll_back(self._ahead)
+        self._ahead, self._proposals = 0, []
+        return self._matcher.accepts()
+
     def close(self) -> None:
         """Do nothing: states are freed with the constraint."""
 
@@ -141,6 +150,10 @@ class GbnfConstraint:
             if token in self._end_tokens:
                 return
             self._grammar.accept(token)
+
+    def complete(self) -> bool:
+        """Return whether what was committed is a whole text of the grammar."""
+        return any(map(self._grammar.allows, self._end_tokens))
 
     def close(self) -> None:
         """Free all states."""

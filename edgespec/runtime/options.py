@@ -9,9 +9,11 @@ from edgespec.errors import UsageError
 from edgespec.runtime.processors import default_threads
 
 __all__ = [
+    "ANSWER_TOKENS",
     "EXACTNESS_MODES",
     "KERNELS",
     "MAX_BLOCK",
+    "NO_LIMIT",
     "EngineOptions",
 ]
 
@@ -26,6 +28,12 @@ ADAPTIVE_BLOCK = 15
 KV_TYPES = ("f16", "f32", "q8_0")
 
 KERNELS = ("auto", "edgespec", "llama.cpp")
+
+ANSWER_TOKENS = 2048
+"""The most that the command line and the server let an answer have where nobody says more."""
+
+NO_LIMIT = -1
+"""In the place of a number of tokens: until the context is full."""
 
 _DEFAULT_CONTEXT = 4096
 

@@ -15,13 +15,14 @@ from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.cycle import Cycle, Origin, Statistics
 from edgespec.runtime.decoder import Edit, PrefillProgress
 from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
+from edgespec.runtime.loops import LoopDetector
 from edgespec.runtime.reading import chunks_of
 from edgespec.runtime.trace import GenerationTrace
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["FinishReason", "GenerationLimits", "Result", "Stream", "TextAssembler", "TokenChunk"]
 
-FinishReason = Literal["stop", "length", "context", "cancelled"]
+FinishReason = Literal["stop", "length", "loop", "context", "cancelled"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class GenerationLimits:
         overflow: a full context ends the generation ("stop"), or half of the tokens behind the
             first `keep` are dropped and the rest is evaluated again ("shift").
         keep: tokens at the front that a shift leaves alone.
+        allow_loops: go on where the answer has only repeated itself for hundreds of tokens.
 
     Raises:
         UsageError: a value is out of range.
@@ -43,6 +45,7 @@ class GenerationLimits:
     stop: tuple[str, ...] = ()
     overflow: Literal["stop", "shift"] = "stop"
     keep: int = 0
+    allow_loops: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -82,8 +85,9 @@ class Result:
         text: what was shown; ends before a stop string.
         tokens: every emitted token, an end token included.
         finish_reason: "stop" for an end token or stop string, "length" for max_tokens,
-            "context" for a full context, "cancelled".
+            "loop" where it only repeated itself, "context" for a full context, "cancelled".
         logprobs: of every emitted token but those of a stop string, if they were asked for.
+        complete: False where it was cut off before it was a whole text of its grammar.
     """
 
     text: str
@@ -94,6 +98,7 @@ class Result:
     drafter: str
     statistics: Statistics = field(repr=False)
     logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)
+    complete: bool = True
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that ``edgespec run --json`` prints."""
@@ -161,6 +166,9 @@ class Stream:
         self._runner = runner
         self._assembler = TextAssembler(limits.stop)
         self._ends = runner.vocabulary.end_tokens
+        vocabulary = runner.vocabulary
+        self._loops = None if limits.allow_loops else LoopDetector(prompt, vocabulary.piece)
+        self._complete = True
         self._text: list[str] = []
         self._logprobs: list[TokenLogprobs] = []
         self._starts: list[int] = []  # the character of the answer that each of them begins at
@@ -213,6 +221,7 @@ class Stream:
             drafter=self._runner.drafter_name,
             statistics=self.statistics,
             logprobs=tuple(self._logprobs),
+            complete=self._complete,
         )
 
     @property
@@ -221,7 +230,7 @@ class Stream:
         return "".join(self._text)
 
     def kept(self, tokens: list[int], pieces: list[bytes]) -> int:
-        """Return how many of the next tokens stand up to an end token or a stop string."""
+        """Return how many of the next tokens stand up to an end token, a stop string, or a loop."""
         assembler = self._assembler.copy() if self.limits.stop else None
         for size, (token, piece) in enumerate(zip(tokens, pieces, strict=True), 1):
             if token in self._ends:
@@ -230,6 +239,8 @@ class Stream:
                 assembler.feed(piece)
                 if assembler.stopped:
                     return size
+            if self._loops and self._loops.found(self.emitted, tokens[:size]):
+                return size
         return len(tokens)
 
     def _generate(self) -> Iterator[TokenChunk]:
@@ -237,6 +248,7 @@ class Stream:
             yield from self._run()
         finally:
             if self.constraint:
+                self._complete = self._reason == "stop" or self.constraint.complete()
                 self.constraint.close()
             if self.trace is not None:
                 self.trace.end(self._reason, len(self.emitted), self.statistics)
@@ -288,6 +300,8 @@ class Stream:
             self._reason = "stop"
         elif len(self.emitted) == self.limits.max_tokens:
             self._reason = "length"
+        elif self._loops and self._loops.found(self.emitted):
+            self._reason = "loop"
         if text:
             self._shown += len(text)
             told = bisect_left(self._starts, self._shown)  # what is behind may be a stop string's

@@ -23,6 +23,7 @@ from edgespec.compat.openai.responses import (
 from edgespec.compat.openai.tools import ToolUse, call_or, plan_tools
 from edgespec.errors import EdgespecError, GrammarError, UsageError
 from edgespec.grammars import grammar_from_schema, grammar_of_json
+from edgespec.runtime.options import NO_LIMIT
 from edgespec.runtime.stream import GenerationLimits, Result, Stream
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.server.errors import ApiError
@@ -43,7 +44,7 @@ __all__ = ["Choice", "Defaults", "Job", "as_template_messages", "prepare", "rend
 
 _FORBIDDEN = -100.0  # this and less forbid a token, as in OpenAI's interface
 _SEEDS = 2**64
-_RANDOM_SEED, _NO_LIMIT = -1, -1
+_RANDOM_SEED = -1
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 _FILTERS = {
@@ -73,6 +74,7 @@ class Defaults:
         seed: of every answer; None for a random one each time.
         max_tokens: of an answer; None for no limit but the context.
         overflow: what a full context does, as in `GenerationLimits`.
+        allow_loops: go on where an answer only repeats itself.
     """
 
     sampling: SamplingParameters
@@ -80,6 +82,17 @@ class Defaults:
     seed: int | None = None
     max_tokens: int | None = None
     overflow: Literal["stop", "shift"] = "stop"
+    allow_loops: bool = False
+
+    def limits(self) -> GenerationLimits:
+        """Return what ends an answer.
+
+        Raises:
+            UsageError: a value is out of range.
+        """
+        return GenerationLimits(
+            self.max_tokens, overflow=self.overflow, allow_loops=self.allow_loops
+        )
 
 
 class Choice(NamedTuple):
@@ -284,13 +297,16 @@ def _limits(
     """
     stop = request.stop or ()
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    limits = replace(defaults.limits(), stop=tuple(filter(None, stops)))
     most = getattr(request, name)
-    if most in (None, _NO_LIMIT):
-        most = defaults.max_tokens
-    if silent:
-        most = None
-    with _about(name):
-        return GenerationLimits(most, tuple(filter(None, stops)), defaults.overflow)
+    if silent or most == NO_LIMIT:
+        limits = replace(limits, max_tokens=None)
+    elif most is not None:
+        with _about(name):
+            limits = replace(limits, max_tokens=most)
+    if request.edgespec is None or request.edgespec.allow_loops is None:
+        return limits
+    return replace(limits, allow_loops=request.edgespec.allow_loops)
 
 
 def _most_proposals(engine: Engine, request: GenerationRequest) -> int | None:

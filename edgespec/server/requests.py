@@ -81,6 +81,8 @@ class EdgespecOptions(_Shape):
     """`none` decodes this answer without speculation; `auto` is what the server does."""
     k: int | None = None
     """The most proposals of a cycle, up to the server's own limit."""
+    allow_loops: bool | None = None
+    """Whether the answer goes on where it only repeats itself; without it, as the server does."""
 
 
 class TextFormat(_Shape):
@@ -121,7 +123,7 @@ class GenerationRequest(_Shape):
     """Send the answer as server-sent events while it is written."""
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
-    """Most tokens of the answer; without it, or with -1, the server's limit or the context is."""
+    """Most tokens of the answer; -1: until the context is full; without it, the server's limit."""
     stop: StopString | Annotated[list[StopString], Field(max_length=_MOST_STOPS)] | None = None
     """The answer ends before the first of these; empty ones are ignored."""
     seed: int | None = None

@@ -65,6 +65,8 @@ def test_exit(chat: Chat, say: Say, line: str) -> None:
         ("/set top-k 1.5", "top-k is '1.5': it has to be a whole number"),
         ("/set top-p 2", "top-p is 2.0: it has to be between 0 and 1 (off)"),
         ("/set max-tokens 0", "max-tokens is 0: it has to be 1 or more"),
+        ("/set max-tokens -2", "max-tokens is -2: it has to be 1 or more"),
+        ("/set allow-loops yes", "allow-loops is 'yes': it has to be on or off"),
         ("/set overflow over", "overflow is 'over': it is stop or shift"),
         ("/set accept greedy", "accept greedy keeps the distribution at temperature 0 only"),
         ("/set accept all", "accept is 'all': it is one of auto, greedy, rejection, coupled"),
@@ -92,6 +94,12 @@ def test_set_lists_and_changes(chat: Chat, say: Say) -> None:
     ]
     assert (chat.session.sampling.temperature, chat.session.sampling.top_k) == (0.0, 5)
     assert (chat.session.limits.max_tokens, chat.session.limits.stop) == (9, ("the end",))
+    assert say("/set max-tokens -1", "/set allow-loops on", "/set allow-loops") == [
+        "max-tokens is none now",
+        "allow-loops is on now",
+        "allow-loops is on",
+    ]
+    assert (chat.session.limits.max_tokens, chat.session.limits.allow_loops) == (None, True)
     assert say(r"/set dry-breaker \n ;") == [r"dry-breaker is '\n' ';' now"]
     assert chat.session.sampling.dry_breakers == ("\n", ";")
     say("/set dry-breaker none", "/set mirostat 2", "/set xtc-probability 0.5")

@@ -94,6 +94,7 @@ def test_notices() -> None:
     ]
     assert "oldest 50 tokens" in next(notices(result, 0, 0, 50))
     assert "24 tokens" in next(notices(replace(result, finish_reason="length"), 0, 0, 0))
+    assert "allow-loops" in next(notices(replace(result, finish_reason="loop"), 0, 0, 0))
     assert "context is full" in next(notices(replace(result, finish_reason="context"), 0, 0, 0))
     assert list(notices(replace(result, finish_reason="cancelled"), 0, 0, 0)) == ["stopped"]
     silent = replace(result, finish_reason="cancelled", text="")

@@ -55,7 +55,7 @@ def test_conversation(spawn: Spawn, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_stops_an_answer_only(spawn: Spawn) -> None:
-    terminal = spawn("--max-tokens", "600")
+    terminal = spawn("--max-tokens", "600", "--allow-loops")
     terminal.ready()
     terminal.child.send(LONG + "\r")
     terminal.wait(FIRST_WORDS)
@@ -117,7 +117,7 @@ def test_without_colours(spawn: Spawn, variables: dict[str, str]) -> None:
 
 
 def test_a_killed_conversation_goes_on(spawn: Spawn) -> None:
-    terminal = spawn("--max-tokens", "600")
+    terminal = spawn("--max-tokens", "600", "--allow-loops")
     terminal.ready()
     terminal.enter("/set max-tokens 8")
     terminal.enter("The first question")

@@ -176,6 +176,38 @@ def hostile_files(folder: Path, model: Path) -> dict[str, Path]:
     return files
 
 
+def test_json_that_is_cut_off_is_a_failure(edgespec: Any, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object", "properties": {"a": {"type": "string"}}}')
+    call = ("run", "-p", "A story as JSON.", *GREEDY, "--json-schema", str(schema))
+    done = edgespec(*call, "--max-tokens", "3")
+    error = (
+        "edgespec: the answer was cut off at 3 tokens (--max-tokens) before it obeyed the grammar"
+    )
+    assert (done.returncode, done.stderr.decode()) == (1, f"{error}\n")
+    assert done.stdout
+    schema.write_text('{"enum": ["red"]}')
+    done = edgespec(*call, "--max-tokens", "30")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout) == "red"
+
+
+@pytest.mark.slow
+def test_an_answer_that_only_repeats_itself_ends(
+    edgespec: Any, toy_target: Path, tmp_path: Path
+) -> None:
+    call = ("run", str(toy_target), "-p", "hi", "--raw", "--json", "--temperature", "0")
+    call += ("--logit-bias", "257=-inf", "--logit-bias", "258=-inf", "--ctx", "500")
+    done = edgespec(*call)
+    assert done.returncode == 0
+    assert done.stderr.decode().endswith(
+        "edgespec: the answer was ended because it only repeated itself (--allow-loops goes on)\n"
+    )
+    assert json.loads(done.stdout)["finish_reason"] == "loop"
+    done = edgespec(*call, "--allow-loops", "--max-tokens", "-1")
+    assert json.loads(done.stdout)["finish_reason"] == "context"
+
+
 @pytest.mark.slow
 def test_files_that_are_no_models(edgespec: Any, default_model: Path, tmp_path: Path) -> None:
     for name, path in hostile_files(tmp_path, default_model).items():

@@ -500,10 +500,27 @@ def test_what_the_server_says_where_a_request_says_nothing(serve: Any, engine: A
     from edgespec.server.generating import Defaults
 
     with serve(defaults=Defaults(GREEDY, max_tokens=3)) as running:
-        for more in ({}, {"max_tokens": None}, {"max_tokens": -1}):
+        for more in ({}, {"max_tokens": None}):
             answer = running.post("/v1/completions", {"prompt": "The sea is", **more}).json()
             assert answer["usage"]["completion_tokens"] == 3
             assert answer["choices"][0]["finish_reason"] == "length"
+        body = {"messages": MESSAGES, "max_tokens": -1}
+        answer = running.post("/v1/chat/completions", body).json()
+        assert answer["usage"]["completion_tokens"] > 3
+
+
+@pytest.mark.slow
+def test_an_answer_that_only_repeats_itself_ends(client: Any, endless: Any) -> None:
+    def ask(**own: Any) -> Any:
+        body = {"prompt": "The sea is", "logit_bias": endless, "max_tokens": 500, "temperature": 0}
+        return client.post("/completions", cast_to=object, body={**body, "edgespec": own})
+
+    answer, longer = ask(), ask(allow_loops=True)
+    assert answer["choices"][0]["finish_reason"] == "length"  # clients know no other word
+    assert answer["edgespec"]["finish_reason"] == "loop"
+    assert longer["edgespec"]["finish_reason"] == "length"
+    text = answer["choices"][0]["text"]
+    assert text and longer["choices"][0]["text"].startswith(text)
 
 
 def test_embeddings_are_refused_in_one_line(client: Any, engine: Any) -> None:

@@ -60,6 +60,7 @@ def test_sigterm_lets_answers_finish(default_model: Path) -> None:
 
 def test_the_second_ctrl_c_ends_at_once_and_the_key_is_never_said(default_model: Path) -> None:
     body = {"prompt": "The sea is", "logit_bias": {"2": -100, "0": -100}, "stream": True}
+    body |= {"edgespec": {"allow_loops": True}, "max_tokens": -1}
     key = "correct-horse-battery"
     with process(default_model, "--grace", "600", "--ctx", "4096", EDGESPEC_API_KEY=key) as one:
         assert httpx.get(f"{one.url}/v1/models").status_code == 401

@@ -43,7 +43,8 @@ def idle(running: Any) -> None:
 
 
 def long(endless: Any, **more: Any) -> dict[str, Any]:
-    return {"prompt": "The sea is", "logit_bias": endless, "stream": True, **more}
+    own = {"edgespec": {"allow_loops": True}}
+    return {"prompt": "The sea is", "logit_bias": endless, "stream": True, **own, **more}
 
 
 def raw(running: Any, body: dict[str, Any], **options: int) -> socket.socket:

@@ -95,7 +95,8 @@ class Asked(NamedTuple):
         """Return the limits; without a number of tokens, or below 1, the context is the limit."""
         most = self.max_tokens if self.max_tokens is not None and self.max_tokens > 0 else None
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        return GenerationLimits(max_tokens=most, stop=tuple(one for one in stop if one))
+        stops = tuple(one for one in stop if one)
+        return GenerationLimits(max_tokens=most, stop=stops, allow_loops=True)
 
 
 def callbacks_of(processors: Any, criteria: Any = None) -> Edit | None:

@@ -11,6 +11,7 @@ const CLOSING = "</think>";
 
 const ENDINGS = {
   length: "cut off at max tokens",
+  loop: "cut off: it only repeated itself",
   context: "cut off: the context is full",
   cancelled: "ended by the server",
 };

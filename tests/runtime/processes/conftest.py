@@ -20,7 +20,7 @@ from edgespec import EngineOptions, GenerationLimits, SamplingParameters
 
 MODEL = sys.argv[1]
 GREEDY = SamplingParameters(temperature=0.0)
-SHORT, LONG = GenerationLimits(max_tokens=8), GenerationLimits(max_tokens=1500)
+SHORT, LONG = GenerationLimits(8), GenerationLimits(1500, allow_loops=True)
 
 
 def load(model=MODEL):

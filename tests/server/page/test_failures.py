@@ -19,7 +19,11 @@ def test_a_full_queue(serve: Any, opened: Any, endless: Any) -> None:
         page.refused = {"status of 429"}
         page.open(settings=SHORT)
         with busy.client().completions.create(
-            model="x", prompt="The sea", logit_bias=endless, stream=True
+            model="x",
+            prompt="The sea",
+            logit_bias=endless,
+            stream=True,
+            extra_body={"edgespec": {"allow_loops": True}},
         ) as stream:
             next(iter(stream))
             page.ask("Hello there")
