@@ -248,7 +248,8 @@ class Stream:
             yield from self._run()
         finally:
             if self.constraint:
-                self._complete = self._reason == "stop" or self.constraint.complete()
+                if self._reason not in (None, "stop"):  # None: it failed, or was left alone
+                    self._complete = self.constraint.complete()
                 self.constraint.close()
             if self.trace is not None:
                 self.trace.end(self._reason, len(self.emitted), self.statistics)
