@@ -35,6 +35,7 @@ class Chat:
         screen: where it is printed.
         reader: where messages come from, while it runs.
         running: until the user wants to leave.
+        failed: whether a message was not answered.
         last: the latest answer, and its figures.
         listed: ids of the conversations in the latest list.
     """
@@ -58,7 +59,7 @@ class Chat:
         self.shelf = shelf or CacheShelf()
         self.recorder = Recorder(self.archive, keep=store, warn=screen.note)
         self.attachments = Attachments()
-        self.running = True
+        self.running, self.failed = True, False
         self.last: tuple[Result, Figures] | None = None
         self.listed: Sequence[str] = ()
         self._forecast = Forecast()

@@ -19,7 +19,7 @@ from prompt_toolkit.shortcuts import CompleteStyle
 from prompt_toolkit.styles import Style
 
 from edgespec.chat.characters import sendable
-from edgespec.chat.reader import Candidate
+from edgespec.chat.reader import Candidate, is_open, unquoted
 from edgespec.errors import EdgespecError
 
 __all__ = ["MessageHistory", "TerminalReader", "history_file"]
@@ -62,7 +62,7 @@ class TerminalReader:
         )
 
     def read(self) -> str:
-        """Return the next message. Ctrl-C discards the line; twice in a row, it ends the input.
+        """Return the next message. Ctrl-C discards what was typed; twice without, it ends.
 
         Raises:
             EOFError: the user wants to leave.
@@ -73,8 +73,11 @@ class TerminalReader:
                 self._warn(f"messages are not remembered: {self._history.problem}")
                 self._history.problem = None
             try:
-                return sendable(self._session.prompt())
+                return unquoted(sendable(self._session.prompt()))
             except KeyboardInterrupt:
+                if self._session.default_buffer.text:
+                    interrupted = False
+                    continue
                 if interrupted:
                     raise EOFError from None
                 interrupted = True
@@ -160,13 +163,15 @@ class _SlashCompleter(Completer):
 
 
 def _key_bindings() -> KeyBindings:
-    """Make Enter send, and Alt-Enter, or Enter after a backslash, begin another line."""
+    """Make Enter send, and begin another line after a backslash, between quotes, and with Alt."""
     bindings = KeyBindings()
 
     @bindings.add("enter", filter=has_focus(DEFAULT_BUFFER))
     def _(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
-        if buffer.document.text_before_cursor.endswith("\\"):
+        if is_open(buffer.text):
+            buffer.newline(copy_margin=False)
+        elif buffer.document.text_before_cursor.endswith("\\"):
             buffer.delete_before_cursor()
             buffer.newline(copy_margin=False)
         else:

@@ -27,6 +27,7 @@ _SPACE = re.compile(r"\s+")
 
 _KEYS = (
     "Alt-Enter, or a backslash at the end of a line, begins another line.",
+    'A message that begins with """ goes on, over many lines, to the next """.',
     "Ctrl-C stops an answer or discards the line; Ctrl-D ends the conversation.",
     "A message that begins with a slash: write it twice, //like this.",
 )
@@ -41,8 +42,10 @@ def converse(
     store: bool = True,
     saved: SavedConversation | None = None,
     stored: tuple[Journal | None, Conversation] | None = None,
-) -> None:
+) -> bool:
     """Talk on standard input and output until the user leaves.
+
+    Without a terminal, return whether every message was answered.
 
     Args:
         engines: with the engine that answers first.
@@ -74,6 +77,7 @@ def converse(
         run_loop(chat, _terminal(chat, store) if interactive else PipeReader())
     finally:
         chat.end()
+    return interactive or not chat.failed
 
 
 def run_loop(chat: Chat, reader: Reader) -> None:
@@ -90,6 +94,7 @@ def run_loop(chat: Chat, reader: Reader) -> None:
         try:
             _take(chat, line)
         except EdgespecError as error:
+            chat.failed |= not _is_command(line.strip())
             chat.screen.error(error)
         except KeyboardInterrupt:
             if not chat.screen.interactive:
@@ -138,10 +143,14 @@ def completions(chat: Chat, text: str) -> Iterator[Candidate]:
 
 def _take(chat: Chat, line: str) -> None:
     text = line.strip()
-    if text.startswith("/") and not text.startswith("//"):
+    if _is_command(text):
         run_command(chat, text)
     elif text:
         chat.say(text[1:] if text.startswith("/") else line)
+
+
+def _is_command(text: str) -> bool:
+    return text.startswith("/") and not text.startswith("//")
 
 
 def _terminal(chat: Chat, store: bool) -> Reader:

@@ -7,7 +7,9 @@ from typing import NamedTuple, Protocol
 
 from edgespec.errors import UsageError
 
-__all__ = ["Candidate", "PipeReader", "Reader"]
+__all__ = ["Candidate", "PipeReader", "Reader", "is_open", "unquoted"]
+
+_QUOTES = '"""'
 
 
 class Candidate(NamedTuple):
@@ -44,7 +46,10 @@ class Reader(Protocol):
 
 
 class PipeReader:
-    """Reads each line of standard input as a message; a backslash at its end joins the next."""
+    """Reads each line of standard input as a message.
+
+    A backslash at its end joins the next one; three quotes begin a message of many lines.
+    """
 
     def __init__(self) -> None:
         self._number = 0
@@ -57,6 +62,13 @@ class PipeReader:
             UsageError: a line is not UTF-8.
         """
         lines = [self._line()]
+        while is_open("\n".join(lines)):
+            try:
+                lines.append(self._line())
+            except EOFError:
+                break
+        if lines[0].lstrip().startswith(_QUOTES):
+            return unquoted("\n".join(lines))
         while lines[-1].endswith("\\"):
             lines[-1] = lines[-1][:-1]
             try:
@@ -85,3 +97,18 @@ class PipeReader:
                 f"standard input is not UTF-8 (byte 0x{data[error.start]:02x} in line "
                 f"{self._number}): convert it first"
             ) from None
+
+
+def is_open(text: str) -> bool:
+    """Return whether a message begins with three quotes, and no others end it yet."""
+    text = text.strip()
+    return text.startswith(_QUOTES) and (len(text) < 2 * len(_QUOTES) or not text.endswith(_QUOTES))
+
+
+def unquoted(text: str) -> str:
+    """Return a message without the three quotes before and behind it; it is never a command."""
+    stripped = text.strip()
+    if not stripped.startswith(_QUOTES):
+        return text
+    inside = stripped.removeprefix(_QUOTES).removesuffix(_QUOTES).strip("\n")
+    return f"/{inside.lstrip()}" if inside.lstrip().startswith("/") else inside

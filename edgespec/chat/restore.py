@@ -71,6 +71,9 @@ def resume(
     chat.measure()
     restored = chat.shelf.load(chat.session.engine, conversation.id)
     _show_last(chat)
+    if conversation.damaged:
+        lines = len(conversation.damaged)
+        chat.screen.note(f"left out {lines} of its lines: {conversation.damaged[0]}")
     _say_state(chat, conversation.model)
     if restored:
         chat.screen.note(f"restored {restored:,} tokens from the cache")

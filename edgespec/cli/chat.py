@@ -46,8 +46,9 @@ _LATEST = "latest"
 @sampling_options
 @limit_options
 @click.pass_context
-def chat(context: click.Context, /, **values: Any) -> None:
-    """Talk with a model. Without a terminal, each line of standard input is a message.
+def chat(context: click.Context, /, **values: Any) -> int:
+    """Talk with a model. Without a terminal, each line of standard input is a message, and
+    the exit status says whether all of them were answered.
 
     --resume keeps model, draft, context length, sampling and limits of the conversation, --load
     its sampling; options on the command line take precedence.
@@ -59,6 +60,8 @@ def chat(context: click.Context, /, **values: Any) -> None:
     from edgespec.speculation.settings import draw_settings
 
     given = {name for name in values if _is_given(context, name)}
+    if "model_option" in given:
+        given.add("model")
     if "load" in given and "resume" in given:
         raise UsageError("--load and --resume exclude each other: give one of them")
     saved = load_conversation(Path(values["load"])) if values["load"] else None
@@ -78,9 +81,10 @@ def chat(context: click.Context, /, **values: Any) -> None:
         from edgespec.chat.loop import converse
 
         store, show = not values["no_store"], values["show"]
-        converse(
+        good = converse(
             engines, settings, system=system, show=show, store=store, saved=saved, stored=stored
         )
+    return 0 if good else 1
 
 
 def _open_stored(word: str, no_store: bool) -> tuple[Journal | None, Conversation]:

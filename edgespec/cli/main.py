@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from edgespec import __version__
+from edgespec.chat.characters import printable
 from edgespec.errors import EdgespecError
 
 __all__ = ["cli", "main"]
@@ -25,12 +26,14 @@ _COMMANDS = {
     "distill": "Train a draft for TARGET on text that TARGET writes itself.",
     "doctor": "Show what was built, what memory there is, and what to change.",
     "lab": "Show why speculation keeps p, and when it pays.",
-    "models": "List, download, describe and remove models.",
-    "run": "Answer one prompt: -p TEXT, -f FILE, or standard input.",
+    "models": "List, download, describe and remove models; also: list, pull, rm, ps.",
+    "run": "Answer one prompt: behind MODEL, -p TEXT, -f FILE, or standard input.",
     "serve": "Serve OpenAI's HTTP interface, and a web page.",
     "tune": "Find the fastest way to run MODEL on this machine, and keep it.",
     "verify": "Show that speculation changes nothing.",
 }
+_SHORT_FORMS = {"list": "list", "ls": "list", "pull": "pull", "rm": "remove", "ps": "ps"}
+"""Words for subcommands of `models`, as other programs have them."""
 _INTERRUPTED = 130
 
 
@@ -41,6 +44,10 @@ class _LazyGroup(click.Group):
         return sorted(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _SHORT_FORMS:
+            models = self.get_command(ctx, "models")
+            assert isinstance(models, click.Group)
+            return models.get_command(ctx, _SHORT_FORMS[cmd_name])
         if cmd_name not in _COMMANDS:
             return None
         command = getattr(importlib.import_module(f"edgespec.cli.{cmd_name}"), cmd_name)
@@ -139,5 +146,5 @@ def _describe(error: OSError) -> str:
 def _fail(message: str, status: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    click.echo(f"edgespec: {' '.join(message.split())}", err=True)
+    click.echo(f"edgespec: {' '.join(printable(message).split())}", err=True)
     return status

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["models"]
 
+_HOLDERS = ("run", "chat", "serve", "bench", "tune", "verify")
+
 
 @click.group()
 def models() -> None:
-    """List, download, describe and remove models."""
+    """List, download, describe and remove models; also: list, pull, rm, ps."""
 
 
 @models.command("list")
@@ -110,6 +113,46 @@ def remove(name: str, yes: bool) -> None:
     click.echo(f"removed {name}: {megabytes(freed)} freed", err=True)
 
 
+@models.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ps(as_json: bool) -> None:
+    """Show which edgespec processes of yours hold a model now."""
+    rows = [*_running()]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    cells = [("PID", "MEMORY", "COMMAND")]
+    cells += [(str(r["pid"]), megabytes(r["memory_bytes"]), shown_line(r["command"])) for r in rows]
+    for line in _aligned(cells):
+        click.echo(line)
+
+
+def _running() -> Iterator[dict[str, Any]]:
+    """Yield the processes, without the options of their commands: a key may be among them."""
+    import psutil
+
+    me = psutil.Process()
+    for process in psutil.process_iter():
+        try:
+            if process.pid == me.pid or process.uids().real != me.uids().real:
+                continue
+            words, memory = process.cmdline(), process.memory_info().rss
+        except psutil.Error:  # it has ended, or is another user's
+            continue
+        command = _command(words)
+        if command and command[0] in _HOLDERS:
+            text = " ".join(takewhile(lambda word: not word.startswith("-"), command))
+            yield {"pid": process.pid, "memory_bytes": memory, "command": text}
+
+
+def _command(words: list[str]) -> list[str]:
+    """Return what follows the program's name in a command line; nothing if it is another one."""
+    for place, word in enumerate(words[:4]):
+        if Path(word).name == "edgespec" or Path(word).parts[-2:] == ("edgespec", "__main__.py"):
+            return words[place + 1 :]
+    return []
+
+
 def _print_template(text: str) -> None:
     """Print a template: unchanged to a pipe, without control characters to a terminal."""
     if sys.stdout.isatty():
@@ -144,6 +187,10 @@ def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
         here = "yes" if row["downloaded"] else "no"
         size = megabytes(row["size_bytes"])
         cells.append((name, size, row["licence"] or "-", row["quantization"] or "-", here))
+    return _aligned(cells)
+
+
+def _aligned(cells: Sequence[tuple[str, ...]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
         padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))

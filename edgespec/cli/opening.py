@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgespec.chat.characters import printable
 from edgespec.extras import has_extra
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def open_engine(model: str | None, options: EngineOptions) -> Engine:
         engine.close()
         raise
     if engine.notice:
-        click.echo(f"edgespec: {engine.notice}", err=True)
+        click.echo(f"edgespec: {printable(engine.notice)}", err=True)
     return engine
 
 

@@ -55,10 +55,11 @@ _SAMPLING_HELP = {
 
 
 def engine_options(function: Function) -> Function:
-    """Add MODEL, --draft, --k, and how contexts are opened."""
+    """Add MODEL, which -m may name too, --draft, --k, and how contexts are opened."""
     return _apply(
         function,
         click.argument("model", required=False),
+        click.option("-m", "--model", "model_option", metavar="MODEL", help="The same as MODEL."),
         click.option(
             "--draft",
             default="auto",
@@ -205,7 +206,15 @@ def limit_options(function: Function) -> Function:
 
 
 def make_engine_options(values: dict[str, Any]) -> EngineOptions:
-    """Take the values of `engine_options` out of a command's."""
+    """Take the values of `engine_options` out of a command's, but for the model's name.
+
+    Raises:
+        UsageError: a value is out of range, or the model is named twice.
+    """
+    named = values.pop("model_option")
+    if named is not None and values["model"] is not None:
+        raise UsageError("the model is named twice: give MODEL or -m MODEL")
+    values["model"] = values["model"] if named is None else named
     return EngineOptions(
         draft=values.pop("draft"),
         k=_block_length(values.pop("k")),

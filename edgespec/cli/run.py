@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from edgespec.cli.options import (
     make_sampling,
     sampling_options,
 )
+from edgespec.cli.wrapping import WordWriter
 from edgespec.errors import UsageError
 from edgespec.extras import require_extra
 from edgespec.files import decode_text
@@ -35,6 +37,7 @@ _MOST_BYTES = 16 << 20
 
 @click.command()
 @engine_options
+@click.argument("words", metavar="[PROMPT]", required=False)
 @click.option("-p", "--prompt", help="The prompt.")
 @click.option(
     "-f",
@@ -52,7 +55,7 @@ _MOST_BYTES = 16 << 20
 @click.option("--show", is_flag=True, help="Colour the text by where each token came from.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def run(**values: Any) -> int:
-    """Answer one prompt: -p TEXT, -f FILE, or standard input."""
+    """Answer one prompt: behind MODEL, -p TEXT, -f FILE, or standard input."""
     from edgespec.speculation.settings import draw_settings
 
     if values["raw"] and values["system"]:
@@ -61,6 +64,7 @@ def run(**values: Any) -> int:
         raise UsageError("--show and --json exclude each other")
     if values["show"]:
         require_extra("chat", "--show")
+    _place_words(values)
     options = make_engine_options(values)
     sampling = make_sampling(values)
     limits = make_limits(values, overflow="stop")
@@ -108,15 +112,20 @@ def _show(stream: Stream, show: bool, as_json: bool) -> Result:
             result = consume(stream, printer)
         printer.legend()
         return result
-    result = consume(stream, _write)
+    if sys.stdout.isatty():
+        # A file gets every character; a terminal none that would steer it.
+        writer = WordWriter(sys.stdout, lambda: shutil.get_terminal_size().columns)
+        result = consume(stream, lambda piece: writer.write(printable(piece.text)))
+        writer.finish()
+    else:
+        result = consume(stream, _write)
     if not result.text.endswith("\n"):
         sys.stdout.write("\n")
     return result
 
 
 def _write(piece: TokenChunk) -> None:
-    # A file gets every character; a terminal none that would steer it.
-    sys.stdout.write(printable(piece.text) if sys.stdout.isatty() else piece.text)
+    sys.stdout.write(piece.text)
     sys.stdout.flush()
 
 
@@ -138,6 +147,18 @@ def _read_grammar(grammar: str | None, schema: str | None, regex: str | None) ->
         return grammar_from_regex(regex)
     assert schema is not None
     return grammar_from_schema(_read_file(schema))
+
+
+def _place_words(values: dict[str, Any]) -> None:
+    """Take a prompt that stands without an option; with -m it may be the only word."""
+    words = values.pop("words")
+    if words is None and values["model_option"] is not None:
+        words, values["model"] = values["model"], None
+    if words is None:
+        return
+    if values["prompt"] is not None:
+        raise UsageError(f"there are two prompts: leave out -p or {words[:40]!r}")
+    values["prompt"] = words
 
 
 def _read_prompt(prompt: str | None, file: str | None, model: str | None) -> str:

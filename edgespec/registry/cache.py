@@ -72,9 +72,13 @@ class ModelCache:
         """Return the record of a file; None if there is no file or no readable record."""
         if not self.path(file).is_file():
             return None
+        path = self._record_path(file)
         try:
-            return Record(**json.loads(self._record_path(file).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+            return Record(**json.loads(path.read_text(encoding="utf-8")))
+        except OSError:
+            return None
+        except (ValueError, TypeError, RecursionError):
+            _log.warning("%s is damaged: it is not used", path)
             return None
 
     def records(self) -> list[Record]:

@@ -112,7 +112,8 @@ def _looks_like_path(text: str) -> bool:
 def _at_path(path: Path) -> ResolvedModel:
     if not _exists(path):
         raise ModelFileError(f"no such file: {path}")
-    return ResolvedModel(path, path.stem)
+    name = os.fsencode(path.stem).decode("utf-8", "replace")  # the name of a file is any bytes
+    return ResolvedModel(path, name)
 
 
 def _exists(path: Path) -> bool:

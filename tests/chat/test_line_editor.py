@@ -4,7 +4,10 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from prompt_toolkit.application import create_app_session
 from prompt_toolkit.history import FileHistory
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
 
 from edgespec.chat.line_editor import MessageHistory, TerminalReader
 
@@ -59,3 +62,36 @@ def test_it_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [reader.read(), reader.read()] == ["hello", "hello"]
     assert len(warnings) == 1
     assert "not remembered" in warnings[0]
+
+
+def typed(keys: str) -> list[str]:
+    """What a terminal reads until the user leaves; notes are in brackets."""
+    said: list[str] = []
+    with create_pipe_input() as source, create_app_session(source, DummyOutput()):
+        source.send_text(keys)
+        reader = TerminalReader(
+            None, lambda text: iter(()), str, lambda line: said.append(f"[{line[:6]}]"), said.append
+        )
+        while True:
+            try:
+                said.append(reader.read())
+            except EOFError:
+                return said
+
+
+@pytest.mark.parametrize(
+    ("keys", "read"),
+    [
+        ("hello\r\x04", ["hello"]),
+        ("one\x03two\r\x04", ["two"]),
+        ("one\x03two\x03\x04", []),
+        ("one\x03\x03\x03", ["[Ctrl-C]"]),
+        ("\x03one\x03\x03two\r\x04", ["[Ctrl-C]", "[Ctrl-C]", "two"]),
+        ('"""one\rtwo"""\r\x04', ["one\ntwo"]),
+        ('"""\r/one\r\r"""\r\x04', ["//one"]),
+        ('say """hi\r\x04', ['say """hi']),
+        ("one\\\rtwo\r\x04", ["one\ntwo"]),
+    ],
+)
+def test_keys(keys: str, read: list[str]) -> None:
+    assert typed(keys) == read

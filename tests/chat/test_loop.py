@@ -52,10 +52,17 @@ def test_input_that_is_not_utf8(pipe: Pipe) -> None:
 def test_what_does_not_fit_is_mentioned_and_the_conversation_goes_on(pipe: Pipe) -> None:
     text = b"word " * 1000 + b"\n" + (b"word " * 60 + b"\n") * 4
     done = pipe("chat", "--ctx", "256", text=text)
-    assert done.returncode == 0
+    assert done.returncode == 1  # not every message was answered
     assert done.stderr.count(b"the context holds 256") == 1
     assert b"the model no longer sees the first 2 messages" in done.stderr
     assert done.stdout.count(b"\n") >= 4
+
+
+def test_three_quotes_are_around_a_message_of_many_lines(pipe: Pipe) -> None:
+    expected = pipe("run", "-p", "/set\n\nName two fruits.").stdout
+    done = pipe("chat", text=b'"""\n/set\n\nName two fruits.\n"""\n/nonsense\n')
+    assert (done.returncode, done.stdout) == (0, expected)
+    assert b"/nonsense" in done.stderr
 
 
 def test_ctrl_c_ends_it(default_model: Path, environment: dict[str, str]) -> None:

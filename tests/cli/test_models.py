@@ -1,10 +1,14 @@
 import hashlib
 import inspect
 import json
+import subprocess
+import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from edgespec.cli.main import cli
 from edgespec.cli.models import models
 from edgespec.errors import EdgespecError
 from edgespec.registry import manifest, resolve
@@ -172,3 +176,24 @@ def test_errors(run, arguments, status, complaint):
         run(*arguments)
     assert caught.value.exit_status == status
     assert "\n" not in str(caught.value)
+
+
+def test_short_forms_are_the_same_commands():
+    context = click.Context(cli)
+    for short, name in {"list": "list", "ls": "list", "pull": "pull", "rm": "remove"}.items():
+        assert cli.get_command(context, short) is models.commands[name]
+
+
+def test_ps_shows_what_holds_a_model_without_its_options(tmp_path):
+    program = tmp_path / "edgespec"
+    program.write_text("input()")
+    words = ["serve", "my-model", "--api-key", "secret"]
+    with subprocess.Popen([sys.executable, program, *words], stdin=subprocess.PIPE) as process:
+        rows = json.loads(CliRunner(**SEPARATE).invoke(models, ["ps", "--json"]).stdout)
+        (mine,) = [row for row in rows if row["pid"] == process.pid]
+        assert mine["command"] == "serve my-model"
+        assert mine["memory_bytes"] > 1 << 20
+        shown = CliRunner(**SEPARATE).invoke(models, ["ps"]).stdout
+        assert "secret" not in shown
+        assert str(process.pid) in shown
+        process.communicate(b"\n")

@@ -129,7 +129,14 @@ def test_offline_use_of_what_is_there(edgespec: Any) -> None:
         (["-p", "x", "--raw", "--system", "y"], "--raw"),
         (["-p", "x", "--show", "--json"], "exclude"),
         (["-p", "x", "--nonsense"], "--nonsense"),
-        (["smollm2-135m", "Why?"], "unexpected extra argument (Why?). See `edgespec run --help`."),
+        (
+            ["smollm2-135m", "Why?", "x"],
+            "unexpected extra argument (x). See `edgespec run --help`.",
+        ),
+        (["smollm2-135m", "Why?", "-p", "x"], "two prompts: leave out -p or 'Why?'"),
+        (["smollm2-135m", "Why?", "-m", "x"], "the model is named twice: give MODEL or -m MODEL"),
+        (["smollm-135", "Why?"], "did you mean smollm2-135m"),
+        (["-m", "smollm-135", "Why?"], "did you mean smollm2-135m"),
         (["Why is that?"], "give a prompt with -p"),
         (["smollm-135", "-p", "x"], "smollm2-135m"),
         (["no/such/model.gguf", "-p", "x"], "no such file"),
@@ -174,6 +181,22 @@ def hostile_files(folder: Path, model: Path) -> dict[str, Path]:
     writer.write_tensors_to_file()
     writer.close()
     return files
+
+
+def test_the_prompt_may_follow_the_model(edgespec: Any) -> None:
+    calls = (
+        ["smollm2-135m", "-p", PROMPT],
+        ["smollm2-135m", PROMPT],
+        ["-m", "smollm2-135m", PROMPT],
+    )
+    texts = {edgespec("run", *call, *GREEDY).stdout for call in calls}
+    assert len(texts) == 1 and texts.pop().strip()
+
+
+def test_metadata_does_not_steer_the_terminal(called_here: Any, tmp_path: Path) -> None:
+    path = tmp_path / "bell\x1b[2J.gguf"
+    line = only_line(called_here("run", str(path), "-p", "x"), 2)
+    assert "bell[2J.gguf" in line and "\x1b" not in line
 
 
 def test_json_that_is_cut_off_is_a_failure(edgespec: Any, tmp_path: Path) -> None:

@@ -55,10 +55,11 @@ def test_altered_file_is_noticed(filled, caplog):
     assert "altered" in caplog.text
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"name": 1}', "\x00"])
-def test_broken_record_means_hashing(filled, hashed, text):
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"name": 1}', "\x00", "[" * 100_000])
+def test_broken_record_means_hashing(filled, hashed, text, caplog):
     next(filled.folder.glob("*.json")).write_text(text)
     assert filled.holds("m.gguf", SHA)
+    assert "is damaged: it is not used" in caplog.text
     assert len(hashed) == 1
     assert json.loads(next(filled.folder.glob("*.json")).read_text())["sha256"] == SHA
 

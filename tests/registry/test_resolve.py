@@ -30,6 +30,13 @@ def test_path(tmp_path, form, cache):
     assert (model.path, model.name, model.entry) == (file, "my model", None)
 
 
+def test_a_file_name_that_is_not_utf8(tmp_path, cache):
+    file = tmp_path / os.fsdecode(b"caf\xe9.gguf")
+    file.write_bytes(b"")
+    model = resolve(file)
+    assert (model.path, model.name) == (file, "caf\ufffd")
+
+
 def test_existing_file_without_an_ending(tmp_path, cache, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("weights").write_bytes(b"")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["FACTS", "ROLES", "Conversation", "Entry", "encode", "header", "replay"]
+__all__ = ["FACTS", "LOST", "ROLES", "Conversation", "Entry", "encode", "header", "replay"]
 
 FORMAT = "edgespec-conversation"
 VERSION = 1
@@ -21,6 +21,8 @@ FACTS = ("model", "settings", "system")
 """Events that record the circumstances in which the conversation continues."""
 
 ROLES = ("user", "assistant")
+
+LOST = "(lost: this message cannot be read any more)"
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Conversation:
         facts: the latest event for each name in `FACTS`.
         entries: user and model in turn. A message at the end has no answer yet.
         replaced: entries that later ones replaced, with their places.
+        damaged: what is wrong with each line that cannot be read.
     """
 
     id: str
@@ -74,6 +77,7 @@ class Conversation:
     facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     replaced: list[tuple[int, Entry]] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -124,12 +128,16 @@ class Conversation:
 
     def _say(self, role: str, event: Mapping[str, Any]) -> None:
         at, typed, details = event.get("at"), event.get("typed"), event.get("details", {})
-        _require(type(at) is int and 0 <= at <= len(self.entries), "its place is wrong")
+        _require(type(at) is int and at >= 0, "its place is wrong")
         assert isinstance(at, int)
+        lost = at - len(self.entries)
+        _require(lost <= len(self.damaged), "its place is wrong")
         _require(role == ROLES[at % 2], f"{role} and place do not go together")
         _require(isinstance(details, dict), "its details are not an object")
         typed = None if typed is None else _text(event, "typed")
         entry = Entry(role, _text(event, "content"), _text(event, "time"), typed, details)
+        for place in range(len(self.entries), at):  # in the lines that cannot be read
+            self.entries.append(Entry(ROLES[place % 2], LOST))
         self.replaced += enumerate(self.entries[at:], at)
         self.entries[at:] = [entry]
 
@@ -149,6 +157,8 @@ def encode(events: Iterable[Mapping[str, Any]]) -> bytes:
 def replay(id: str, lines: Sequence[bytes]) -> Conversation:
     """Return the conversation in these lines, all of which are whole.
 
+    A line that cannot be read is left out; `LOST` stands for a message that was in it.
+
     Raises:
         ValueError: they are not one; the message names the line.
     """
@@ -157,8 +167,11 @@ def replay(id: str, lines: Sequence[bytes]) -> Conversation:
     with _line(1):
         conversation = _begun(id, _object(lines[0]))
     for number, line in enumerate(lines[1:], 2):
-        with _line(number):
-            conversation.apply(_object(line))
+        try:
+            with _line(number):
+                conversation.apply(_object(line))
+        except ValueError as error:
+            conversation.damaged.append(str(error))
     return conversation
 
 

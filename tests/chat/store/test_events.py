@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.chat.store.events import ROLES, Conversation, Entry, encode, header, replay
+from edgespec.chat.store.events import LOST, ROLES, Conversation, Entry, encode, header, replay
 
 HEAD = header("1ngtwrt", "2026-11-30T12:00:00+00:00", None)
 
@@ -71,6 +71,18 @@ def _line(**changes: Any) -> bytes:
         [json.dumps({**HEAD, "format": "other"}).encode()],
         [json.dumps({**HEAD, "created": 1}).encode()],
         [json.dumps({**HEAD, "origin": 1}).encode()],
+    ],
+)
+def test_what_is_not_a_conversation_is_refused_in_one_line(lines: list[bytes]) -> None:
+    with pytest.raises(ValueError, match=f"line {len(lines)}" if lines else "no header") as caught:
+        replay("1ngtwrt", lines)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 120
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
         [encode([HEAD]), b"\xff"],
         [encode([HEAD]), b"[]"],
         [encode([HEAD]), b""],
@@ -91,8 +103,18 @@ def _line(**changes: Any) -> bytes:
         [encode([HEAD]), _line(time=None)],
     ],
 )
-def test_what_is_not_a_conversation_is_refused_in_one_line(lines: list[bytes]) -> None:
-    with pytest.raises(ValueError, match=f"line {len(lines)}" if lines else "no header") as caught:
-        replay("1ngtwrt", lines)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 120
+def test_a_line_that_cannot_be_read_is_left_out_and_told(lines: list[bytes]) -> None:
+    conversation = replay("1ngtwrt", [*lines, _line(content="hello")])
+    assert [entry.content for entry in conversation.entries] == ["hello"]
+    (problem,) = conversation.damaged
+    assert problem.startswith("line 2")
+    assert "\n" not in problem and len(problem) < 120
+
+
+def test_what_stands_behind_a_lost_message_is_kept() -> None:
+    said = [_line(content="one"), b"{", _line(content="three", at=2)]
+    said.append(_line(content="four", at=3, type="answer"))
+    conversation = replay("1ngtwrt", [encode([HEAD]), *said])
+    assert [entry.content for entry in conversation.entries] == ["one", LOST, "three", "four"]
+    assert [entry.role for entry in conversation.entries] == [*ROLES, *ROLES]
+    assert conversation.damaged == ["line 3: it is not JSON"]
