@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["printable", "sendable"]
+import re
+
+__all__ = ["JOINER", "printable", "sendable", "unjoined"]
+
+JOINER = "\u200d"
+_JOINED = re.compile(f"{JOINER}(?=[\u2190-\u2bff\U0001f000-\U0001faff])")
 
 _CONTROLS = {
     code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in ("\n", "\t")
@@ -11,7 +16,12 @@ _CONTROLS = {
 
 def printable(text: str) -> str:
     """Return the text without control characters: a model's output must not steer the terminal."""
-    return text.translate(_CONTROLS)
+    return unjoined(text.translate(_CONTROLS))
+
+
+def unjoined(text: str) -> str:
+    """Return the text with joined emoji side by side: terminals differ in how wide one is."""
+    return _JOINED.sub("", text) if JOINER in text else text
 
 
 def sendable(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -13,12 +14,15 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import has_focus
+from prompt_toolkit.formatted_text.utils import fragment_list_to_text
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
+from prompt_toolkit.layout.utils import explode_text_fragments
 from prompt_toolkit.shortcuts import CompleteStyle
 from prompt_toolkit.styles import Style
 
-from edgespec.chat.characters import sendable
+from edgespec.chat.characters import JOINER, sendable, unjoined
 from edgespec.chat.reader import Candidate, is_open, unquoted
 from edgespec.errors import EdgespecError
 
@@ -58,6 +62,7 @@ class TerminalReader:
             complete_while_typing=False,
             key_bindings=_key_bindings(),
             bottom_toolbar=toolbar,
+            input_processors=[_Unjoined()],
             style=Style.from_dict({"bottom-toolbar": "noreverse"}),
         )
 
@@ -146,6 +151,28 @@ class MessageHistory(FileHistory):
     def _give_up(self, error: OSError) -> None:
         self._usable = False
         self.problem = f"{self.filename!s}: {error.strerror or error}"
+
+
+class _Unjoined(Processor):
+    """Shows joined emoji side by side: the cursor is then where the terminal has it."""
+
+    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
+        """Leave out what joins them; the message keeps it."""
+        fragments = explode_text_fragments(transformation_input.fragments)
+        text = fragment_list_to_text(fragments)
+        if JOINER not in text:
+            return Transformation(fragments)
+        left_out = {
+            place
+            for place, character in enumerate(text)
+            if character == JOINER and not unjoined(text[place : place + 2]).startswith(JOINER)
+        }
+        kept = [place for place in range(len(text)) if place not in left_out]
+        return Transformation(
+            [fragments[place] for place in kept],
+            lambda place: bisect_left(kept, place),
+            lambda place: kept[place] if place < len(kept) else len(text),
+        )
 
 
 class _SlashCompleter(Completer):

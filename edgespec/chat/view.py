@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from edgespec.backend.lifetime import Closing
-from edgespec.chat.characters import printable
+from edgespec.chat.characters import JOINER, printable, unjoined
 from edgespec.chat.markdown import MarkdownLines, split_finished
 from edgespec.chat.reasoning import Folding
 from edgespec.runtime.cycle import Origin
@@ -256,7 +256,7 @@ class MarkdownBody:
             return Text(f"thinking ... {self._folding.summary}", style="dim")
         if not self._text.strip():
             return None
-        block = MarkdownLines(self._text, self._blocks)
+        block = MarkdownLines(unjoined(self._text), self._blocks)
         return block if self._first else Group(Text(""), block)
 
     def finish(self) -> Iterator[RenderableType]:
@@ -278,7 +278,7 @@ class MarkdownBody:
         if not self._first:
             yield Lines(Text(""))
         self._first = False
-        lines = MarkdownLines(text, self._blocks)
+        lines = MarkdownLines(unjoined(text), self._blocks)
         self._blocks = lines.blocks
         yield lines
 
@@ -291,7 +291,8 @@ class OriginBody:
 
     def feed(self, piece: TokenChunk) -> Iterator[RenderableType]:
         """Yield the lines that are whole with this chunk."""
-        self._line.append(printable(piece.text), ORIGIN_STYLES[piece.origin])
+        text = printable(piece.text).replace(JOINER, "")  # of emoji, whole or not
+        self._line.append(text, ORIGIN_STYLES[piece.origin])
         if "\n" in piece.text:
             *whole, self._line = self._line.split("\n", allow_blank=True)
             yield Lines(Text("\n").join(whole))

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 from prompt_toolkit.application import create_app_session
@@ -9,7 +10,7 @@ from prompt_toolkit.history import FileHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from edgespec.chat.line_editor import MessageHistory, TerminalReader
+from edgespec.chat.line_editor import MessageHistory, TerminalReader, _Unjoined
 
 
 def test_messages_are_remembered(tmp_path: Path) -> None:
@@ -95,3 +96,15 @@ def typed(keys: str) -> list[str]:
 )
 def test_keys(keys: str, read: list[str]) -> None:
     assert typed(keys) == read
+
+
+def test_joined_emoji_are_sent_as_they_were_typed_and_shown_side_by_side() -> None:
+    family = "a \U0001f469\u200d\U0001f467 b"
+    assert typed(f"{family}\r\x04") == [family]
+    fragments: Any = [("", family)]
+    given: Any = SimpleNamespace(fragments=fragments)
+    shown = _Unjoined().apply_transformation(given)
+    assert "".join(fragment[1] for fragment in shown.fragments) == "a \U0001f469\U0001f467 b"
+    places = range(len(family) + 1)
+    assert [shown.source_to_display(place) for place in places] == [0, 1, 2, 3, 3, 4, 5, 6]
+    assert [shown.display_to_source(place) for place in range(7)] == [0, 1, 2, 4, 5, 6, 7]

@@ -108,3 +108,9 @@ def test_text_goes_to_the_terminal_unchanged(text: str) -> None:
 def test_controls_do_not() -> None:
     assert printable("a\x1b[31mb\x07\x9b\r\x00\x7f") == "a[31mb"
     assert sendable("a\udcff") == "a\ufffd"
+
+
+def test_joined_emoji_stand_side_by_side() -> None:
+    family = "\U0001f469\u200d\U0001f467"
+    assert printable(f"abc {family} def") == "abc \U0001f469\U0001f467 def"
+    assert printable("\u0915\u094d\u200d\u0937") == "\u0915\u094d\u200d\u0937"  # of a script
