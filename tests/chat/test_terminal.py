@@ -69,6 +69,8 @@ def test_ctrl_c_stops_an_answer_only(spawn: Spawn) -> None:
     assert _context(terminal.enter("Go on.")) > stopped
     terminal.child.send("half a message")
     terminal.child.sendintr()
+    assert "Ctrl-C again" not in terminal.ready()  # it discards what was typed
+    terminal.child.sendintr()
     assert "Ctrl-C again" in terminal.ready()
     assert "takes no argument" in terminal.enter("/help me")  # the half message is gone
     terminal.child.sendintr()
