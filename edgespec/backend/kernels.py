@@ -80,6 +80,7 @@ class _Opened:
         self.device: Any = None
         self.reason: str | None = None
         self.checked: dict[int, bool] = {}
+        self.attention_checked = False
 
 
 _opened = _Opened()
@@ -131,6 +132,7 @@ def place_weights(header: GGUFHeader, formats: frozenset[str], threads: int) -> 
         device = _opened.device
         if device is None:
             return None
+        _check_attention()
         candidates = [
             tensor
             for tensor in header.tensors
@@ -212,6 +214,22 @@ def _passes(kind: int) -> bool:
             _log.warning("llama.cpp's kernels are used for %s: %s", FORMATS[kind].name, error)
             _opened.checked[kind] = False
     return _opened.checked[kind]
+
+
+def _check_attention() -> None:
+    """Attention is ours if it is right on this machine."""
+    from edgespec.kernels.check import check_attention
+    from edgespec.kernels.device import DeviceError
+
+    if _opened.attention_checked:
+        return
+    _opened.attention_checked = True
+    try:
+        _opened.device.prepare_attention()
+        check_attention(_opened.device, lib.llama_cpp._lib)
+    except (DeviceError, OSError, RuntimeError) as error:
+        _log.warning("llama.cpp's attention is used: %s", error)
+        _opened.device.refuse_attention()
 
 
 def _multiplied(header: GGUFHeader, tensor: Tensor) -> bool:

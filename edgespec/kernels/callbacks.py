@@ -6,6 +6,7 @@ They are compiled at the first import on a machine and loaded from the cache aft
 from __future__ import annotations
 
 from edgespec.kernels import ggml, tables
+from edgespec.kernels.attending import attend, attend_units, merge_units, supports_attention
 from edgespec.kernels.multiplying import (
     flush,
     format_row,
@@ -187,6 +188,9 @@ def get_tensor(buffer: int, tensor: int, data: int, offset: int, size: int) -> N
         _change_rows(table, tensor, data, offset, size, False)
 
 
+_STEPS_TO_WEIGHTS = 16
+"""From queries back over rotation, norm, bias and views to their multiplication."""
+
 # -- the device -----------------------------------------------------------------------------------
 
 
@@ -250,12 +254,27 @@ def supports(device: int, node: int) -> Bool:
     if operation == load64(table + 8 * tables.MUL_MAT_ID):
         matrix, columns = load64(node + ggml.SOURCES), load64(node + ggml.SOURCES + 8)
         return _ours(table, matrix) and _floats(columns) and _floats(node)
+    if operation == load64(table + 8 * tables.FLASH_ATTN_EXT):
+        return supports_attention(table, node) and _asked_by_us(table, node)
     if operation == load64(table + 8 * tables.GET_ROWS):
         matrix, ids = load64(node + ggml.SOURCES), load64(node + ggml.SOURCES + 8)
         if load32(ids + ggml.TYPE) != ggml.I32 or load64(ids + ggml.SIZES + 8) != 1:
             return 0
         return _ours(table, matrix) and _single(matrix) and _single(ids) and _floats(node)
     return 0
+
+
+@native
+def _asked_by_us(table: int, node: int) -> bool:
+    """Whether queries come from weights of ours: other models' attention is llama.cpp's."""
+    tensor = load64(node + ggml.SOURCES)
+    for _ in range(_STEPS_TO_WEIGHTS):
+        if tensor == 0:
+            return False
+        if load32(tensor + ggml.OPERATION) == load64(table + 8 * tables.MUL_MAT):
+            return _ours(table, load64(tensor + ggml.SOURCES))
+        tensor = load64(tensor + ggml.SOURCES)
+    return False
 
 
 @native
@@ -294,6 +313,8 @@ def compute(backend: int, graph: int) -> Int32:
             done = done and multiply_experts(state, node)
         elif operation == load64(table + 8 * tables.GET_ROWS):
             done = done and get_rows(state, node)
+        elif operation == load64(table + 8 * tables.FLASH_ATTN_EXT):
+            done = done and attend(state, node)
     flush(state)
     store64(state + 8 * tables.INPUT, 0)
     return ggml.SUCCESS if done else ggml.OUT_OF_MEMORY
@@ -309,6 +330,18 @@ def quantize_part(state: int) -> None:
 def multiply_part(state: int) -> None:
     """What a thread does when jobs are done."""
     multiply_chunks(state)
+
+
+@native
+def attend_part(state: int) -> None:
+    """What a thread does of an attention node."""
+    attend_units(state)
+
+
+@native
+def merge_part(state: int) -> None:
+    """What a thread does of its merging."""
+    merge_units(state)
 
 
 @native

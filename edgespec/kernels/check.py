@@ -8,12 +8,13 @@ import numpy as np
 from gguf import GGMLQuantizationType, quants
 
 from edgespec._types import ByteArray, Float32Array
+from edgespec.kernels import ggml
 from edgespec.kernels.device import Device, DeviceError
 from edgespec.kernels.formats import Format
 from edgespec.kernels.gemm import BLOCK, is_float
-from edgespec.kernels.operations import Backend, Operation
+from edgespec.kernels.operations import Attention, Backend, Operation
 
-__all__ = ["check", "sample_weights"]
+__all__ = ["check", "check_attention", "sample_weights"]
 
 _WIDTH, _HEIGHT, _COLUMNS = 256, 21, 7
 _TOLERANCE = 1e-5
@@ -74,3 +75,44 @@ def _expected(format: Format, weights: ByteArray, x: Float32Array) -> Any:
     codes = np.rint(blocks * (np.float32(127) / most))
     rounded = codes.astype(np.float64) * (most / np.float32(127))
     return rounded.reshape(x.shape) @ matrix.T
+
+
+_HEADS, _QUERIES, _KEYS, _KEY_WIDTH = 4, 3, 320, 64
+
+
+def check_attention(device: Device, library: Any) -> None:
+    """Compare attention of random queries with NumPy's, and one query alone with several.
+
+    Raises:
+        DeviceError: the results differ.
+    """
+    random = np.random.default_rng(3)
+    q = random.standard_normal((_HEADS, _QUERIES, _KEY_WIDTH)).astype(np.float32)
+    k, v = random.standard_normal((2, 1, _KEYS, _KEY_WIDTH)).astype(np.float16)
+    mask = np.where(np.arange(_KEYS) < _KEYS - 30, 0, -np.inf).astype(np.float16)
+    backend = Backend(library, device.address, threads=2)
+    node = Attention(backend)
+
+    def run(queries: int) -> Float32Array:
+        return node.compute(
+            q[:, :queries],
+            k.view(np.uint8),
+            v.view(np.uint8),
+            np.tile(mask, (queries, 1)),
+            kind=ggml.F16,
+            value_width=_KEY_WIDTH,
+            scale=1.0,
+        )[0]
+
+    try:
+        together, alone = run(_QUERIES), run(1)
+    finally:
+        node.close()
+        backend.close()
+    scores = q.astype(np.float64) @ k[0].astype(np.float64).T + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = weights @ v[0].astype(np.float64) / weights.sum(-1, keepdims=True)
+    if not np.abs(together - expected.transpose(1, 0, 2)).max() <= _TOLERANCE * np.abs(v).max():
+        raise DeviceError("its attention is wrong on this machine")
+    if not np.array_equal(together[:1], alone):
+        raise DeviceError("its attention rounds batches differently on this machine")

@@ -10,15 +10,16 @@ import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
 from edgespec.files import replace_file
+from edgespec.kernels.attention import CACHE_TYPES, emit_attention
 from edgespec.kernels.formats import Format
 from edgespec.kernels.gemm import emit_multiply, emit_quantize, multiply_name
 from edgespec.kernels.isa import InstructionSet
 from edgespec.kernels.native import translate
 from edgespec.sampling.kernel import cache_folder
 
-__all__ = ["CALLBACKS", "QUANTIZE", "Kernels", "compile_object", "emit_object"]
+__all__ = ["ATTENTION", "CALLBACKS", "QUANTIZE", "Kernels", "compile_object", "emit_object"]
 
-QUANTIZE, CALLBACKS = "quantize", "callbacks"
+QUANTIZE, ATTENTION, CALLBACKS = "quantize", "attention", "callbacks"
 _DIGEST = 32
 
 
@@ -48,6 +49,12 @@ class Kernels:
             int(self._engine.get_function_address(multiply_name(format, columns)))
             for columns in range(1, self.isa.columns + 1)
         ]
+
+    def attention(self) -> dict[str, int]:
+        """Addresses of the functions of `emit_attention`, by name."""
+        self._load(ATTENTION)
+        names = [*(f"attend_{kind}" for kind in CACHE_TYPES.values()), "merge", "finish"]
+        return {name: int(self._engine.get_function_address(name)) for name in names}
 
     def function(self, name: str) -> int:
         """The address of one of the functions for ggml (`callbacks`)."""
@@ -82,7 +89,7 @@ def _stored_object(isa: InstructionSet, what: Format | str, name: str) -> bytes:
 
 
 def compile_object(isa: InstructionSet, what: Format | str, *, native: bool = False) -> bytes:
-    """An object file with a format's kernels, or with what `QUANTIZE` or `CALLBACKS` names.
+    """An object file with a format's kernels, or with what one of the names above stands for.
 
     Args:
         native: for this very processor; else for any with what the instruction set needs.
@@ -92,6 +99,8 @@ def compile_object(isa: InstructionSet, what: Format | str, *, native: bool = Fa
         translate(module)
     elif what == QUANTIZE:
         emit_quantize(module, isa)
+    elif what == ATTENTION:
+        emit_attention(module, isa)
     elif isinstance(what, Format):
         for columns in range(1, isa.columns + 1):
             emit_multiply(module, isa, what, columns)

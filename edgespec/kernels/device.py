@@ -15,6 +15,7 @@ import numpy as np
 
 from edgespec.kernels import callbacks as _callbacks  # noqa: F401 (marks what is compiled)
 from edgespec.kernels import ggml, tables
+from edgespec.kernels.attention import CACHE_TYPES
 from edgespec.kernels.compiler import Kernels
 from edgespec.kernels.formats import FORMATS
 from edgespec.kernels.gemm import is_float
@@ -35,6 +36,7 @@ _OPERATIONS = {
     "VIEW": tables.VIEW,
     "PERMUTE": tables.PERMUTE,
     "TRANSPOSE": tables.TRANSPOSE,
+    "FLASH_ATTN_EXT": tables.FLASH_ATTN_EXT,
 }
 
 
@@ -144,12 +146,25 @@ class Device:
             self._table[row + tables.TO_FLOAT] = _to_float(self._library, number)
             self._table[row + tables.WEIGHTS] = format.weights  # last: now it is supported
 
+    def prepare_attention(self) -> None:
+        """Take attention nodes from now on."""
+        for number, name in CACHE_TYPES.items():
+            self._table[tables.ATTEND + number] = self._kernels.attention()[f"attend_{name}"]
+
+    def refuse_attention(self) -> None:
+        """Leave attention nodes to llama.cpp from now on."""
+        self._table[tables.ATTEND : tables.ATTEND + max(CACHE_TYPES) + 1] = 0
+
     def _fill_table(self) -> None:
         table = self._table
         table[tables.BUFFER_TYPE] = self.buffer_type
         table[tables.ROWS], table[tables.COLUMNS] = self.isa.rows, self.isa.columns
         table[tables.LOADING_THREADS] = 1
         table[tables.QUANTIZE] = self._kernels.quantize()
+        addresses = self._kernels.attention()
+        table[tables.MERGE], table[tables.FINISH] = addresses["merge"], addresses["finish"]
+        table[tables.ATTEND_PART] = self._native("attend_part")
+        table[tables.MERGE_PART] = self._native("merge_part")
         table[tables.PARALLEL] = _address(self._library.GOMP_parallel)
         table[tables.QUANTIZE_PART] = self._native("quantize_part")
         table[tables.MULTIPLY_PART] = self._native("multiply_part")
@@ -355,7 +370,7 @@ def _operations(library: Any) -> dict[str, int]:
     name.restype, name.argtypes = ctypes.c_char_p, (ctypes.c_int,)
     found: dict[str, int] = {}
     number = 0
-    while len(found) < len(_OPERATIONS) and number < 64:  # all are among the first
+    while len(found) < len(_OPERATIONS) and number < 90:  # all are among the first
         text = (name(number) or b"").decode()
         if text in _OPERATIONS:
             found[text] = number

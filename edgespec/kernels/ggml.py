@@ -10,7 +10,7 @@ import ctypes
 API_VERSION = 2
 
 # struct ggml_tensor (ggml.h): 4 sizes and 4 strides of 8 bytes, 10 sources
-TYPE, BUFFER, SIZES, STRIDES, OPERATION, SOURCES = 0, 8, 16, 48, 80, 152
+TYPE, BUFFER, SIZES, STRIDES, OPERATION, PARAMETERS, SOURCES = 0, 8, 16, 48, 80, 84, 152
 VIEWED, VIEW_OFFSET, DATA, NAME = 232, 240, 248, 256
 # struct ggml_backend_buffer, _buffer_type, ggml_backend (ggml-backend-impl.h)
 BUFFER_TYPE, BUFFER_BASE = 88, 96
@@ -18,7 +18,7 @@ TYPE_IS_HOST, TYPE_CONTEXT = 40, 56
 BACKEND_DEVICE, BACKEND_CONTEXT = 136, 144
 DEVICE_CONTEXT = 128
 
-F32, I32 = 0, 26
+F32, F16, Q8_0, I32 = 0, 1, 8, 26
 """enum ggml_type"""
 
 SUCCESS, OUT_OF_MEMORY, ABORTED = 0, -2, 1

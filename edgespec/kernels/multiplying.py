@@ -21,12 +21,15 @@ from edgespec.kernels.native import (
 from edgespec.kernels.packing import group_bytes, packed_bytes, row_bytes, unpack_row
 
 __all__ = [
+    "allocate",
     "flush",
     "get_rows",
     "multiply",
     "multiply_chunks",
     "multiply_experts",
     "quantize_chunks",
+    "reserve",
+    "run",
 ]
 
 _CHUNK_BYTES, _ONE_PASS_BYTES = 96 * 1024, 512 * 1024
@@ -83,7 +86,7 @@ def column_address(tensor: int, column: int) -> int:
 
 
 @native
-def _allocate(state: int, size: int) -> int:
+def allocate(state: int, size: int) -> int:
     """Memory of the arena, which `_prepare` made large enough."""
     used = load64(state + 8 * tables.ARENA_USED)
     store64(state + 8 * tables.ARENA_USED, used + (size + 63) // 64 * 64)
@@ -91,7 +94,7 @@ def _allocate(state: int, size: int) -> int:
 
 
 @native
-def _reserve(state: int, size: int) -> bool:
+def reserve(state: int, size: int) -> bool:
     """Make the arena so large, losing what it holds; whether there is that much memory."""
     if load64(state + 8 * tables.ARENA_SIZE) < size:
         table = load64(state + 8 * tables.TABLE)
@@ -127,10 +130,10 @@ def _prepare(state: int, tensor: int, floats: int, jobs: int) -> bool:
     count *= load64(tensor + ggml.SIZES + 24)
     record = 0 if floats else width // BLOCK * RECORD
     store64(state + 8 * tables.INPUT, 0)
-    if not _reserve(state, 8 * count + 64 + record * count + 64 + 4 * jobs):
+    if not reserve(state, 8 * count + 64 + record * count + 64 + 4 * jobs):
         return False
-    columns = _allocate(state, 8 * count)
-    records = _allocate(state, record * count)
+    columns = allocate(state, 8 * count)
+    records = allocate(state, record * count)
     for column in range(count):
         address = column_address(tensor, column) if floats else records + column * record
         store64(columns + 8 * column, address)
@@ -168,8 +171,8 @@ def _add_job(
     groups = (height + rows - 1) // rows
     tail = 0
     if height % rows:  # the kernel writes whole groups: elsewhere for the last one
-        tail = _allocate(state, 8 * count)
-        results = _allocate(state, 4 * rows * count)
+        tail = allocate(state, 8 * count)
+        results = allocate(state, 4 * rows * count)
         for column in range(count):
             store64(tail + 8 * column, results + 4 * rows * (column - groups + 1))
     share = groups // (_CHUNKS_A_THREAD * load64(state + 8 * tables.THREADS)) + 1
@@ -274,7 +277,7 @@ def multiply(state: int, node: int) -> bool:
     rows = load64(table + 8 * tables.ROWS)
     if not _prepare(state, tensor, load64(row + 8 * tables.FLOAT), _job_bytes(count, rows)):
         return False
-    outputs = _allocate(state, 8 * count)
+    outputs = allocate(state, 8 * count)
     for column in range(count):
         store64(outputs + 8 * column, column_address(node, column))
     inputs = load64(state + 8 * tables.INPUT_COLUMNS)
@@ -297,7 +300,7 @@ def multiply_experts(state: int, node: int) -> bool:
     need = _job_bytes(count, rows) + experts * (8 * rows + 256)
     if not _prepare(state, tensor, load64(row + 8 * tables.FLOAT), need):
         return False
-    inputs, outputs = _allocate(state, 8 * count), _allocate(state, 8 * count)
+    inputs, outputs = allocate(state, 8 * count), allocate(state, 8 * count)
     columns = load64(state + 8 * tables.INPUT_COLUMNS)
     size = packed_bytes(row, width, height, rows)
     start = 0
@@ -340,9 +343,9 @@ def get_rows(state: int, node: int) -> bool:
     width, height = load64(matrix + ggml.SIZES), load64(matrix + ggml.SIZES + 8)
     flush(state)
     store64(state + 8 * tables.INPUT, 0)
-    if not _reserve(state, row_bytes(row, width) + 64):
+    if not reserve(state, row_bytes(row, width) + 64):
         return False
-    plain = _allocate(state, row_bytes(row, width))
+    plain = allocate(state, row_bytes(row, width))
     for index in range(load64(ids + ggml.SIZES)):
         number = load32(load64(ids + ggml.DATA) + index * load64(ids + ggml.STRIDES))
         if number >= 0 and number < height:

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from edgespec.kernels import ggml
 
-__all__ = ["Backend", "Operation", "cpu_device", "repacking_buffers"]
+__all__ = ["Attention", "Backend", "Operation", "cpu_device", "repacking_buffers"]
 
 _P, _S, _I, _L = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int64
+_F = ctypes.c_float
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ggml_backend_dev_init": (_P, (_P, ctypes.c_char_p)),
     "ggml_backend_dev_by_type": (_P, (_I,)),
@@ -38,6 +39,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ggml_mul_mat": (_P, (_P, _P, _P)),
     "ggml_mul_mat_id": (_P, (_P, _P, _P, _P)),
     "ggml_get_rows": (_P, (_P, _P, _P)),
+    "ggml_flash_attn_ext": (_P, (_P, _P, _P, _P, _P, _F, _F, _F)),
     "ggml_new_graph": (_P, (_P,)),
     "ggml_build_forward_expand": (None, (_P, _P)),
     "ggml_tensor_overhead": (_S, ()),
@@ -117,7 +119,78 @@ class Backend:
         self.library.ggml_backend_free(self.pointer)
 
 
-class Operation:
+class _Graph:
+    """Tensors in ordinary memory, and one node computed from them. Close it."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend, self._library = backend, backend.library
+        self._undo = ExitStack()
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._undo.close()
+
+    def _run(
+        self, context: int, node: int, shape: Sequence[int], repeats: int
+    ) -> tuple[npt.NDArray[np.float32], list[float]]:
+        self._place(node, self._library.ggml_backend_cpu_buffer_type(), 0)
+        graph = self._library.ggml_new_graph(context)
+        self._library.ggml_build_forward_expand(graph, node)
+        seconds = []
+        for _ in range(repeats):
+            started = perf_counter()
+            status = self._library.ggml_backend_graph_compute(self._backend.pointer, graph)
+            seconds.append(perf_counter() - started)
+            if status != ggml.SUCCESS:
+                raise RuntimeError(f"ggml computed nothing (status {status})")
+        result = np.empty(tuple(shape), np.float32)
+        self._library.ggml_backend_tensor_get(node, result.ctypes.data, 0, result.nbytes)
+        return result, seconds
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def _context(self) -> int:
+        size = 16 * self._library.ggml_tensor_overhead() + self._library.ggml_graph_overhead()
+        context = int(self._library.ggml_init(ggml.InitParameters(size, None, True)))
+        self._undo.callback(self._library.ggml_free, context)
+        return context
+
+    @contextmanager
+    def _temporary(self) -> Iterator[int]:
+        """A context whose tensors are freed at the end."""
+        outer, self._undo = self._undo, ExitStack()
+        try:
+            with self._undo:
+                yield self._context()
+        finally:
+            self._undo = outer
+
+    def _new(self, context: int, kind: int, values: npt.NDArray[Any]) -> int:
+        values = np.ascontiguousarray(values)
+        sizes = [*reversed(values.shape), 1, 1][:3]
+        return self._filled(context, kind, sizes, values)
+
+    def _filled(
+        self, context: int, kind: int, sizes: Sequence[int], values: npt.NDArray[Any]
+    ) -> int:
+        """A tensor of these sizes, the width first, with these bytes."""
+        tensor = int(self._library.ggml_new_tensor_3d(context, kind, *sizes))
+        self._place(tensor, self._library.ggml_backend_cpu_buffer_type(), 0)
+        self._set(tensor, values)
+        return tensor
+
+    def _place(self, tensor: int, buffer_type: int, size: int) -> None:
+        size = max(size, self._library.ggml_nbytes(tensor))
+        buffer = self._library.ggml_backend_buft_alloc_buffer(buffer_type, size)
+        self._undo.callback(self._library.ggml_backend_buffer_free, buffer)
+        base = self._library.ggml_backend_buffer_get_base(buffer)
+        self._library.ggml_backend_tensor_alloc(buffer, tensor, base)
+
+    def _set(self, tensor: int, values: npt.NDArray[Any]) -> None:
+        self._library.ggml_backend_tensor_set(tensor, values.ctypes.data, 0, values.nbytes)
+
+
+class Operation(_Graph):
     """Packed or plain weights, and one operation on them. Close it.
 
     Args:
@@ -136,8 +209,7 @@ class Operation:
         weights: npt.NDArray[np.uint8],
         width: int,
     ) -> None:
-        self._backend, self._library = backend, backend.library
-        self._undo = ExitStack()
+        super().__init__(backend)
         matrices, height, _ = weights.shape
         self._height = height
         context = self._context()
@@ -148,10 +220,6 @@ class Operation:
         self._place(self._weights, buffer_type, size)
         data = np.ascontiguousarray(weights)
         self._set(self._weights, data)
-
-    def close(self) -> None:
-        """Free the memory."""
-        self._undo.close()
 
     def stored(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
         """Bytes of the weights, in the file's order."""
@@ -193,55 +261,40 @@ class Operation:
             node = self._library.ggml_get_rows(context, self._weights, chosen)
             return self._run(context, node, (len(ids), width), 1)[0]
 
-    def _run(
-        self, context: int, node: int, shape: Sequence[int], repeats: int
+
+class Attention(_Graph):
+    """Attention nodes."""
+
+    def compute(
+        self,
+        q: npt.NDArray[np.float32],
+        k: npt.NDArray[np.uint8],
+        v: npt.NDArray[np.uint8],
+        mask: npt.NDArray[np.float16] | None,
+        *,
+        kind: int,
+        value_width: int,
+        scale: float,
+        repeats: int = 1,
     ) -> tuple[npt.NDArray[np.float32], list[float]]:
-        self._place(node, self._library.ggml_backend_cpu_buffer_type(), 0)
-        graph = self._library.ggml_new_graph(context)
-        self._library.ggml_build_forward_expand(graph, node)
-        seconds = []
-        for _ in range(repeats):
-            started = perf_counter()
-            status = self._library.ggml_backend_graph_compute(self._backend.pointer, graph)
-            seconds.append(perf_counter() - started)
-            if status != ggml.SUCCESS:
-                raise RuntimeError(f"ggml computed nothing (status {status})")
-        result = np.empty(tuple(shape), np.float32)
-        self._library.ggml_backend_tensor_get(node, result.ctypes.data, 0, result.nbytes)
-        return result, seconds
+        """FLASH_ATTN_EXT.
 
-    # -- memory ----------------------------------------------------------------------------------
+        Args:
+            q: (heads, queries, width).
+            k, v: (heads of keys, keys, bytes of a row), of type `kind`.
+            mask: (queries, keys), or None.
 
-    def _context(self) -> int:
-        size = 16 * self._library.ggml_tensor_overhead() + self._library.ggml_graph_overhead()
-        context = int(self._library.ggml_init(ggml.InitParameters(size, None, True)))
-        self._undo.callback(self._library.ggml_free, context)
-        return context
-
-    @contextmanager
-    def _temporary(self) -> Iterator[int]:
-        """A context whose tensors are freed at the end."""
-        outer, self._undo = self._undo, ExitStack()
-        try:
-            with self._undo:
-                yield self._context()
-        finally:
-            self._undo = outer
-
-    def _new(self, context: int, kind: int, values: npt.NDArray[Any]) -> int:
-        values = np.ascontiguousarray(values)
-        sizes = [*reversed(values.shape), 1, 1][:3]
-        tensor = int(self._library.ggml_new_tensor_3d(context, kind, *sizes))
-        self._place(tensor, self._library.ggml_backend_cpu_buffer_type(), 0)
-        self._set(tensor, values)
-        return tensor
-
-    def _place(self, tensor: int, buffer_type: int, size: int) -> None:
-        size = max(size, self._library.ggml_nbytes(tensor))
-        buffer = self._library.ggml_backend_buft_alloc_buffer(buffer_type, size)
-        self._undo.callback(self._library.ggml_backend_buffer_free, buffer)
-        base = self._library.ggml_backend_buffer_get_base(buffer)
-        self._library.ggml_backend_tensor_alloc(buffer, tensor, base)
-
-    def _set(self, tensor: int, values: npt.NDArray[Any]) -> None:
-        self._library.ggml_backend_tensor_set(tensor, values.ctypes.data, 0, values.nbytes)
+        Returns:
+            (queries, heads, value width), and the seconds of each of `repeats` times.
+        """
+        heads, queries, width = q.shape
+        shared, keys, _ = k.shape
+        with self._temporary() as context:
+            sources = [
+                self._new(context, ggml.F32, q),
+                self._filled(context, kind, (width, keys, shared), k),
+                self._filled(context, kind, (value_width, keys, shared), v),
+                None if mask is None else self._new(context, ggml.F16, mask),
+            ]
+            node = self._library.ggml_flash_attn_ext(context, *sources, scale, 0.0, 0.0)
+            return self._run(context, node, (queries, heads, value_width), repeats)

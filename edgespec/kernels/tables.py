@@ -17,8 +17,11 @@ MALLOC, FREE = 8, 9
 GRAPH_COUNT, GRAPH_NODE = 10, 11  # ggml_graph_n_nodes, ggml_graph_node
 LOADING_THREADS = 12
 NONE, MUL_MAT, MUL_MAT_ID, GET_ROWS = 13, 14, 15, 16  # numbers of ggml's operations
-RESHAPE, VIEW, PERMUTE, TRANSPOSE = 17, 18, 19, 20
-FORMATS = 32  # the first row
+RESHAPE, VIEW, PERMUTE, TRANSPOSE, FLASH_ATTN_EXT = 17, 18, 19, 20, 21
+MERGE, FINISH = 22, 23  # kernels
+ATTEND_PART, MERGE_PART = 24, 25  # what threads run
+ATTEND = 32  # kernels, by the cache's type
+FORMATS = 48  # the first row
 
 # Slots of a format's row.
 TYPES, FORMAT_SLOTS = 48, 48
@@ -40,7 +43,13 @@ JOBS, MOST_JOBS, JOB_SLOTS = 32, 64, 16
 WEIGHTS_AT, FORMAT, WIDTH, HEIGHT, COUNT, INPUTS, OUTPUTS, TAIL = 0, 1, 2, 3, 4, 5, 6, 7
 CHUNK_GROUPS, FIRST_CHUNK = 8, 9
 
-STATE_SLOTS = JOBS + MOST_JOBS * JOB_SLOTS
+# Slots of an attention node.
+ATTENTION = JOBS + MOST_JOBS * JOB_SLOTS
+NODE, KERNEL, GROUP, TILE, TILES, BLOCKS, SPLIT = 0, 1, 2, 3, 4, 5, 6
+RECORDS, RECORD_SIZE, SCRATCH, SCRATCH_SIZE, WORKERS = 7, 8, 9, 10, 11
+ATTENTION_SLOTS = 16
+
+STATE_SLOTS = ATTENTION + ATTENTION_SLOTS
 
 # Slots of a quantizing or packing task, which is made on the stack of who starts it.
 TASK_SLOTS = 16

@@ -1,0 +1,409 @@
+"""Attention: queries against a cache of keys and values, in blocks of keys.
+
+A *record* is what some keys contribute to one head of one query: the largest score, the sum of
+exp(score - largest), and the values weighted by these (Milakov and Gimelshein 2018, "Online
+normalizer calculation for softmax"; Dao et al. 2022, "FlashAttention", section 3.1). Records of
+fixed blocks of keys are merged in their order. So what comes out for a query does not depend on
+how many others there are, nor on how many threads share the blocks.
+
+All vectors have 8 lanes on every processor, so that sums have one order everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import llvmlite.ir as ir
+
+from edgespec.kernels.emit import (
+    F16,
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    POINTER,
+    VOID,
+    Builder,
+    Value,
+    function,
+    vector,
+)
+from edgespec.kernels.isa import InstructionSet
+
+__all__ = ["CACHE_TYPES", "CHUNK", "KEYS", "RECORD_HEAD", "emit_attention"]
+
+CACHE_TYPES = {0: "F32", 1: "F16", 8: "Q8_0"}
+"""By ggml's numbers."""
+
+KEYS = 32
+"""Keys that are unpacked at a time; a cache has a multiple of them."""
+
+CHUNK = 64
+"""Values that are summed in registers; a record has a multiple of them."""
+
+RECORD_HEAD = 64
+"""Bytes of a record before its values: float largest, sum, and the factor of the last change."""
+
+_LARGEST, _SUM, _FACTOR = 0, 4, 8
+_LANES = 8
+_LOWEST = -3e38
+_MASKED = 0xFC00  # float16 of -inf
+
+_FLOATS, _INTEGERS = vector(F32, _LANES), vector(I32, _LANES)
+_Q8_BLOCK, _Q8_WEIGHTS = 34, 32
+
+
+def emit_attention(module: ir.Module, isa: InstructionSet) -> None:
+    """Define ``attend_F16`` and so on for each type of cache, ``merge`` and ``finish``."""
+    for name in CACHE_TYPES.values():
+        _emit_attend(module, isa, name)
+    _emit_merge(module, isa)
+    _emit_finish(module)
+
+
+def _emit_attend(module: ir.Module, isa: InstructionSet, kind: str) -> None:
+    """Define ``void attend(k, k_stride, k_width, v, v_stride, v_width, keys, scale, count,
+    queries, masks, records, scratch)``: one record for each pair of a query and a head.
+
+    k, v: rows of the cache, so many bytes apart; widths are numbers in a row. keys: a multiple of
+    `KEYS`. scale: the bits of a float. count: of pairs. queries: their addresses, float rows.
+    masks: addresses of a float16 for each key, or 0. scratch: `KEYS` rows of floats, then `KEYS`
+    floats for each pair.
+    """
+    kinds = [POINTER, I64, I64, POINTER, I64, I64, I64, I64, I64, *[POINTER] * 4]
+    b = function(module, f"attend_{kind}", VOID, kinds)
+    k, k_stride, k_width, v, v_stride, v_width, keys, scale, count, *pointers = b.function.args
+    queries, masks, records, rows = pointers
+    padded, size = _padded(b, v_width), _record_size(b, v_width)
+    widest = b.select(b.icmp_signed(">", k_width, padded), k_width, padded)
+    weights = b.gep(rows, [b.mul(widest, I64(4 * KEYS))])
+    factor = b.splat(b.bitcast(b.trunc(scale, I32), F32), _LANES)
+
+    def each(body: Callable[[Value, Value, Value, Value], None]) -> None:
+        def pair(index: Value, _: list[Value]) -> list[Value]:
+            query = b.inttoptr(b.load_at(queries, b.mul(index, I64(8)), I64), POINTER)
+            mask = b.load_at(masks, b.mul(index, I64(8)), I64)
+            record = b.gep(records, [b.mul(index, size)])
+            body(query, mask, record, b.gep(weights, [b.mul(index, I64(4 * KEYS))]))
+            return []
+
+        b.loop(I64(0), count, 1, [], pair)
+
+    def block(first: Value, _: list[Value]) -> list[Value]:
+        def score(query: Value, mask: Value, record: Value, p: Value) -> None:
+            _scores(b, isa, query, rows, k_width, factor, p)
+            with b.if_then(b.icmp_unsigned("!=", mask, I64(0))):
+                _add_mask(b, b.inttoptr(b.add(mask, b.mul(first, I64(2))), POINTER), p)
+            _exponentiate(b, isa, record, p)
+
+        with b.if_then(_any_live(b, masks, count, first)):
+            these_k, these_v = (
+                b.gep(k, [b.mul(first, k_stride)]),
+                b.gep(v, [b.mul(first, v_stride)]),
+            )
+            next_k = b.gep(these_k, [b.mul(k_stride, I64(KEYS))])
+            _unpack(b, kind, these_k, these_v, k_stride, k_width, k_width, rows)
+            each(score)
+            _unpack(b, kind, these_v, next_k, v_stride, v_width, padded, rows)
+            each(lambda query, mask, record, p: _gather(b, isa, rows, padded, record, p))
+        return []
+
+    each(lambda query, mask, record, p: _clear(b, record, padded))
+    b.loop(I64(0), keys, KEYS, [], block)
+    b.ret_void()
+
+
+def _padded(b: Builder, width: Value) -> Value:
+    return b.and_(b.add(width, I64(CHUNK - 1)), I64(-CHUNK))
+
+
+def _record_size(b: Builder, width: Value) -> Value:
+    return b.add(b.mul(_padded(b, width), I64(4)), I64(RECORD_HEAD))
+
+
+def _clear(b: Builder, record: Value, padded: Value) -> None:
+    b.store_at(F32(_LOWEST), record, _LARGEST)
+    b.store_at(F32(0.0), record, _SUM)
+    _each_eight(b, padded, lambda at: b.store_at(_constant(0.0), record, _value_at(b, at)))
+
+
+def _each_eight(b: Builder, count: Value, body: Callable[[Value], None]) -> None:
+    def step(index: Value, _: list[Value]) -> list[Value]:
+        body(index)
+        return []
+
+    b.loop(I64(0), count, _LANES, [], step)
+
+
+def _value_at(b: Builder, index: Value) -> Value:
+    return b.add(b.mul(index, I64(4)), I64(RECORD_HEAD))
+
+
+def _any_live(b: Builder, masks: Value, count: Value, first: Value) -> Value:
+    """Whether some pair sees one of the next keys: an i1."""
+    halves, bit = vector(I16, KEYS), ir.IntType(1)
+
+    def pair(index: Value, live: list[Value]) -> list[Value]:
+        mask, before = b.load_at(masks, b.mul(index, I64(8)), I64), b.block
+        with b.if_then(b.icmp_unsigned("!=", mask, I64(0))):
+            where = b.inttoptr(b.add(mask, b.mul(first, I64(2))), POINTER)
+            bits = b.load_at(where, 0, halves)
+            seen = b.icmp_unsigned("!=", bits, b.splat(I16(_MASKED), KEYS))
+            some = b.intrinsic(f"llvm.vector.reduce.or.v{KEYS}i1", bit, seen)
+            inside = b.block
+        found = b.phi(bit)
+        found.add_incoming(bit(1), before)
+        found.add_incoming(some, inside)
+        return [b.or_(live[0], b.zext(found, I64))]
+
+    (live,) = b.loop(I64(0), count, 1, [I64(0)], pair)
+    return b.icmp_unsigned("!=", live, I64(0))
+
+
+def _unpack(
+    b: Builder,
+    kind: str,
+    source: Value,
+    behind: Value,
+    stride: Value,
+    width: Value,
+    padded: Value,
+    rows: Value,
+) -> None:
+    """Write the next rows of a cache as floats, filled with zeros up to `padded`.
+
+    Meanwhile the memory is asked for `behind`, the rows that are wanted after these.
+    """
+
+    def row(index: Value, _: list[Value]) -> list[Value]:
+        start = b.gep(source, [b.mul(index, stride)])
+        wanted = b.gep(behind, [b.mul(index, stride)])
+        target = b.gep(rows, [b.mul(b.mul(index, padded), I64(4))])
+
+        def copy(column: Value, _: list[Value]) -> list[Value]:
+            b.store_at(_eight(b, kind, start, column), target, b.mul(column, I64(4)))
+            address = b.gep(wanted, [b.mul(column, I64(2))])
+            b.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(3), I32(1))
+            return []
+
+        def fill(column: Value, _: list[Value]) -> list[Value]:
+            b.store_at(_constant(0.0), target, b.mul(column, I64(4)))
+            return []
+
+        b.loop(I64(0), width, _LANES, [], copy)
+        b.loop(width, padded, _LANES, [], fill)
+        return []
+
+    b.loop(I64(0), I64(KEYS), 1, [], row)
+
+
+def _eight(b: Builder, kind: str, start: Value, column: Value) -> Value:
+    """Eight numbers of a cache's row: <8 x float>."""
+    if kind == "F32":
+        return b.load_at(start, b.mul(column, I64(4)), _FLOATS)
+    if kind == "F16":
+        return b.fpext(b.load_at(start, b.mul(column, I64(2)), vector(F16, _LANES)), _FLOATS)
+    block = b.gep(start, [b.mul(b.lshr(column, I64(5)), I64(_Q8_BLOCK))])
+    scale = b.fpext(b.load_at(block, 0, F16), F32)
+    within = b.add(b.and_(column, I64(_Q8_WEIGHTS - 1)), I64(2))
+    codes = b.sext(b.load_at(block, within, vector(I8, _LANES)), _INTEGERS)
+    return b.fmul(b.sitofp(codes, _FLOATS), b.splat(scale, _LANES))
+
+
+def _scores(
+    b: Builder,
+    isa: InstructionSet,
+    query: Value,
+    rows: Value,
+    width: Value,
+    factor: Value,
+    p: Value,
+) -> None:
+    """Write the products of a query and `KEYS` rows, times the factor."""
+    row_size = b.mul(width, I64(4))
+
+    def eight_keys(part: Value, _: list[Value]) -> list[Value]:
+        first = b.gep(rows, [b.mul(part, row_size)])
+        keys = [b.gep(first, [b.mul(row_size, I64(key))]) for key in range(_LANES)]
+
+        def add(column: Value, sums: list[Value]) -> list[Value]:
+            at = b.mul(column, I64(4))
+            x = b.load_at(query, at, _FLOATS)
+            return [
+                isa.multiply_add(b, b.load_at(key, at, _FLOATS), x, total)
+                for key, total in zip(keys, sums, strict=True)
+            ]
+
+        sums = b.loop(I64(0), width, _LANES, [_constant(0.0)] * _LANES, add)
+        b.store_at(b.fmul(_sums(b, sums), factor), p, b.mul(part, I64(4)))
+        return []
+
+    b.loop(I64(0), I64(KEYS), _LANES, [], eight_keys)
+
+
+_PAIRS = ((0, 8, 2, 10, 4, 12, 6, 14), (1, 9, 3, 11, 5, 13, 7, 15))
+_FOURS = ((0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15))
+_HALVES = ((0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15))
+
+
+def _sums(b: Builder, vectors: list[Value]) -> Value:
+    """The sum of each of eight vectors, in one: additions in a tree, the same for each."""
+    for first, second in (_PAIRS, _FOURS, _HALVES):
+        vectors = [
+            b.fadd(_shuffled(b, x, y, first), _shuffled(b, x, y, second))
+            for x, y in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
+    return vectors[0]
+
+
+def _shuffled(b: Builder, x: Value, y: Value, lanes: tuple[int, ...]) -> Value:
+    return b.shuffle_vector(x, y, ir.Constant(_INTEGERS, list(lanes)))
+
+
+def _constant(value: float) -> Value:
+    return ir.Constant(_FLOATS, [value] * _LANES)
+
+
+def _parts(b: Builder, p: Value) -> list[Value]:
+    return [b.load_at(p, 4 * at, _FLOATS) for at in range(0, KEYS, _LANES)]
+
+
+def _add_mask(b: Builder, mask: Value, p: Value) -> None:
+    for index, score in enumerate(_parts(b, p)):
+        halves = b.load_at(mask, 2 * _LANES * index, vector(F16, _LANES))
+        b.store_at(b.fadd(score, b.fpext(halves, _FLOATS)), p, 4 * _LANES * index)
+
+
+def _exponentiate(b: Builder, isa: InstructionSet, record: Value, p: Value) -> None:
+    """Make exp(score - largest) of scores, and bring the record's head up to date."""
+    scores, before = _parts(b, p), b.load_at(record, _LARGEST, F32)
+    most = scores[0]
+    for score in scores[1:]:
+        most = _larger(b, score, most)
+    largest = before
+    for lane in range(_LANES):
+        largest = _larger(b, b.extract_element(most, I32(lane)), largest)
+    shift = b.splat(largest, _LANES)
+    total = _constant(0.0)
+    for index, score in enumerate(scores):
+        exponential = _exp(b, isa, b.fsub(score, shift))
+        b.store_at(exponential, p, 4 * _LANES * index)
+        total = b.fadd(total, exponential)
+    change = _exp_one(b, isa, b.fsub(before, largest))
+    old = b.fmul(b.load_at(record, _SUM, F32), change)
+    b.store_at(largest, record, _LARGEST)
+    b.store_at(b.fadd(old, _sum(b, total)), record, _SUM)
+    b.store_at(change, record, _FACTOR)
+
+
+def _larger(b: Builder, x: Value, y: Value) -> Value:
+    return b.select(b.fcmp_ordered(">", x, y), x, y)
+
+
+def _sum(b: Builder, x: Value) -> Value:
+    return b.extract_element(_sums(b, [x] * _LANES), I32(0))
+
+
+def _gather(
+    b: Builder, isa: InstructionSet, rows: Value, padded: Value, record: Value, p: Value
+) -> None:
+    """Add the values of `KEYS` rows, weighted by p, to the record's."""
+    change = b.splat(b.load_at(record, _FACTOR, F32), _LANES)
+    row_size = b.mul(padded, I64(4))
+
+    def chunk(first: Value, _: list[Value]) -> list[Value]:
+        values = b.gep(record, [_value_at(b, first)])
+        column = b.gep(rows, [b.mul(first, I64(4))])
+        offsets = range(0, 4 * CHUNK, 4 * _LANES)
+        sums = [b.fmul(b.load_at(values, at, _FLOATS), change) for at in offsets]
+
+        def add(key: Value, sums: list[Value]) -> list[Value]:
+            row = b.gep(column, [b.mul(key, row_size)])
+            weight = b.splat(b.load_at(p, b.mul(key, I64(4)), F32), _LANES)
+            return [
+                isa.multiply_add(b, b.load_at(row, at, _FLOATS), weight, total)
+                for at, total in zip(offsets, sums, strict=True)
+            ]
+
+        for at, total in zip(offsets, b.loop(I64(0), I64(KEYS), 1, sums, add), strict=True):
+            b.store_at(total, values, at)
+        return []
+
+    b.loop(I64(0), padded, CHUNK, [], chunk)
+
+
+def _emit_merge(module: ir.Module, isa: InstructionSet) -> None:
+    """Define ``void merge(record, next, v_width)``: the first becomes that of both."""
+    b = function(module, "merge", VOID, [POINTER, POINTER, I64])
+    record, behind, width = b.function.args
+    tops = [b.load_at(each, _LARGEST, F32) for each in (record, behind)]
+    largest = _larger(b, tops[1], tops[0])
+    factors = [_exp_one(b, isa, b.fsub(top, largest)) for top in tops]
+    sums = [b.load_at(each, _SUM, F32) for each in (record, behind)]
+    b.store_at(largest, record, _LARGEST)
+    old = b.fmul(sums[0], factors[0])
+    b.store_at(b.fadd(old, b.fmul(sums[1], factors[1])), record, _SUM)
+    first, second = (b.splat(factor, _LANES) for factor in factors)
+
+    def add(at: Value) -> None:
+        where = _value_at(b, at)
+        ours = b.fmul(b.load_at(record, where, _FLOATS), first)
+        theirs = b.fmul(b.load_at(behind, where, _FLOATS), second)
+        b.store_at(b.fadd(ours, theirs), record, where)
+
+    _each_eight(b, _padded(b, width), add)
+    b.ret_void()
+
+
+def _emit_finish(module: ir.Module) -> None:
+    """Define ``void finish(record, out, v_width)``: the weighted mean of the values.
+
+    A query that sees no key gets zeros, as from llama.cpp.
+    """
+    b = function(module, "finish", VOID, [POINTER, POINTER, I64])
+    record, out, width = b.function.args
+    total = b.load_at(record, _SUM, F32)
+    nothing = b.fcmp_ordered("==", total, F32(0.0))
+    inverse = b.select(nothing, F32(0.0), b.fdiv(F32(1.0), total))
+    scale = b.splat(inverse, _LANES)
+
+    def divide(at: Value) -> None:
+        value = b.fmul(b.load_at(record, _value_at(b, at), _FLOATS), scale)
+        b.store_at(value, out, b.mul(at, I64(4)))
+
+    _each_eight(b, width, divide)
+    b.ret_void()
+
+
+# -- exp ------------------------------------------------------------------------------------------
+
+_LEAST = -87.0
+_LN2 = (0.693359375, -2.12194440e-4)
+"""A number of few bits, and what is missing to ln 2: Cody and Waite 1980."""
+_POLYNOMIAL = (1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2)
+"""Taylor's: within ln(2)/2 of 0 the next term is under 6e-9."""
+
+
+def _exp(b: Builder, isa: InstructionSet, x: Value) -> Value:
+    """Approximate exp of numbers of at most 0: 1 for 0 exactly, 0 under -87, NaN for NaN."""
+    small = b.fcmp_ordered("<", x, _constant(_LEAST))
+    bounded = b.select(small, _constant(_LEAST), x)
+    turns = b.intrinsic(
+        f"llvm.rint.v{_LANES}f32", _FLOATS, b.fmul(bounded, _constant(1.44269504088896341))
+    )
+    rest = bounded
+    for part in _LN2:
+        rest = isa.multiply_add(b, turns, _constant(-part), rest)
+    series = _constant(_POLYNOMIAL[0])
+    for coefficient in _POLYNOMIAL[1:]:
+        series = isa.multiply_add(b, series, rest, _constant(coefficient))
+    near = b.fadd(isa.multiply_add(b, b.fmul(rest, rest), series, rest), _constant(1.0))
+    number = b.select(b.fcmp_ordered("ord", x, x), turns, _constant(0.0))
+    exponent = b.add(b.fptosi(number, _INTEGERS), b.splat(I32(127), _LANES))
+    power = b.bitcast(b.shl(exponent, b.splat(I32(23), _LANES)), _FLOATS)
+    return b.select(small, _constant(0.0), b.fmul(near, power))
+
+
+def _exp_one(b: Builder, isa: InstructionSet, x: Value) -> Value:
+    return b.extract_element(_exp(b, isa, b.splat(x, _LANES)), I32(0))
