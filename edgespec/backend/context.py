@@ -36,8 +36,9 @@ class ContextOptions:
         length: number of tokens that the KV cache can hold.
         threads: for single tokens and batches alike, because a sum that is split over another
             number of threads may round differently.
-        flash_attention: off by default: its single-token kernel splits the KV range over threads
-            and that of a batch does not, so batches are not bit-identical to single tokens.
+        flash_attention: llama.cpp's splits the keys over threads for one token and not for a
+            batch, so that batches are not bit-identical to single tokens; ours is exact
+            (`Model.exact_attention`).
         batch: number of tokens of a prompt that are evaluated at once.
         outputs: most rows of logits of one evaluation (a block and one more).
         sequences: how many sequences share the cache.

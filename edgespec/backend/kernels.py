@@ -40,6 +40,9 @@ _MULTIPLIED = frozenset(
 _EXPERTS = frozenset(("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"))
 """Those of a mixture of experts (MUL_MAT_ID)."""
 
+_QUERIES = frozenset(("attn_q", "attn_qkv", "attn_q_b"))
+"""Whose results are the queries of a layer."""
+
 _EMBEDDING = "token_embd"
 """Ours only if it is the output matrix too; else a row is read for a token, and no more."""
 
@@ -62,10 +65,12 @@ class Placement(NamedTuple):
     Attributes:
         overrides: a C array for ``tensor_buft_overrides``.
         names: of the tensors.
+        attention: whether the queries of all layers come from them.
     """
 
     overrides: Any
     names: tuple[str, ...]
+    attention: bool
 
 
 class _Override(ctypes.Structure):
@@ -148,7 +153,7 @@ def place_weights(header: GGUFHeader, formats: frozenset[str], threads: int) -> 
     names = tuple(tensor.name for tensor in chosen)
     pattern = _pattern(names, [tensor.name for tensor in header.tensors]).encode()
     overrides = (_Override * 2)(_Override(pattern, device.buffer_type), _Override(None, None))
-    return Placement(overrides, names)
+    return Placement(overrides, names, device.attends and _attention(header, names))
 
 
 def time_formats(
@@ -230,6 +235,14 @@ def _check_attention() -> None:
     except (DeviceError, OSError, RuntimeError) as error:
         _log.warning("llama.cpp's attention is used: %s", error)
         _opened.device.refuse_attention()
+
+
+def _attention(header: GGUFHeader, names: Iterable[str]) -> bool:
+    """Whether attention follows these weights, and needs nothing that ours cannot do."""
+    all_names = [tensor.name for tensor in header.tensors]
+    queries = {name for name in all_names if _last_part(name) in _QUERIES}
+    sinks = any(_last_part(name) == "attn_sinks" for name in all_names)
+    return bool(queries) and queries <= set(names) and not sinks
 
 
 def _multiplied(header: GGUFHeader, tensor: Tensor) -> bool:

@@ -108,6 +108,14 @@ class Model(Closing):
         return "edgespec" if self._placement else "llama.cpp"
 
     @property
+    def exact_attention(self) -> bool:
+        """Whether flash attention is ours, and so the same bit for bit in any batch."""
+        if self._placement is None or not self._placement.attention:
+            return False
+        capping = self.metadata.get(f"{self.header.architecture}.attn_logit_softcapping", "0")
+        return float(capping) == 0.0
+
+    @property
     def context_length(self) -> int:
         """Longest context the model was trained for, in tokens."""
         return int(lib.llama_model_n_ctx_train(self.pointer))

@@ -170,9 +170,11 @@ def _stored_figures(path: Path, profile: Profile) -> SettingFigures | None:
     from edgespec.tuning.setting import find_setting
 
     usual = with_best(EngineOptions(), profile)
-    found = find_setting(path, _setting_name(usual, path))
-    other = replace(usual, flash_attention=True)
-    return found or find_setting(path, _setting_name(other, path))
+    for flash in (usual.flash_attention, True, False):
+        found = find_setting(path, _setting_name(replace(usual, flash_attention=flash), path))
+        if found is not None:
+            return found
+    return None
 
 
 def _setting_name(options: EngineOptions, target: Path) -> str:
@@ -181,10 +183,12 @@ def _setting_name(options: EngineOptions, target: Path) -> str:
     from edgespec.tuning.setting import Setting
 
     repack, threads = options.repack is not False, options.thread_count
-    flash = bool(options.flash_attention)
     kernels = options.kernels
     if kernels == "auto":
         kernels = usual_kernels(read_header(target))
+    flash = options.flash_attention
+    if flash is None:
+        flash = kernels == "edgespec"
     return Setting(threads, flash, repack, options.kv_type, kernels).name
 
 

@@ -151,6 +151,11 @@ class Device:
         for number, name in CACHE_TYPES.items():
             self._table[tables.ATTEND + number] = self._kernels.attention()[f"attend_{name}"]
 
+    @property
+    def attends(self) -> bool:
+        """Whether attention nodes are taken."""
+        return bool(self._table[tables.ATTEND + ggml.F16])
+
     def refuse_attention(self) -> None:
         """Leave attention nodes to llama.cpp from now on."""
         self._table[tables.ATTEND : tables.ATTEND + max(CACHE_TYPES) + 1] = 0

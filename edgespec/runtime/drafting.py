@@ -119,6 +119,7 @@ def _open_model_drafter(
         settings = ContextOptions(
             length=target.capacity,
             threads=options.threads or learned.get("threads") or options.thread_count,
+            flash_attention=model.exact_attention,
             batch=BATCH,
             outputs=1,
             checkpoints=longest,

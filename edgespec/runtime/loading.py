@@ -81,6 +81,8 @@ def open_target(
     """
     options = with_best(options, profile)
     model = stack.enter_context(load_model(plan.target, options, progress))
+    if options.flash_attention is None and model.exact_attention:
+        options = replace(options, flash_attention=True)  # with speculation and without
     speculative = options.most > 0 and plan.drafter != "none"
     settings = ContextOptions(
         length=options.context_for(model.context_length),

@@ -53,7 +53,8 @@ class EngineOptions:
         kernels: "auto" multiplies a file's weights by edgespec's own kernels where these were
             measured to be faster, "edgespec" wherever they can be, "llama.cpp" nowhere.
         repack: let llama.cpp rearrange weights for this processor; None as `threads`, else yes.
-        flash_attention: None as `threads`, else what `exact` allows and is faster.
+        flash_attention: None as `threads`, else on where it is exact or `exact` allows it and it
+            is faster.
         kv_type: of the keys and values in the target's cache: "f16", "f32", or "q8_0", which
             needs flash attention and changes what the model says a little.
         offline: never download anything.

@@ -1,8 +1,8 @@
 """How a target's context is opened: settings that are exact bit for bit, or faster ones.
 
-``bitwise`` settings evaluate batches without flash attention and are measured: a block never
-holds more tokens than were bit-identical to single ones on this machine. ``distribution`` may
-turn flash attention on; logits then differ in their last bits, and the difference is reported.
+``bitwise`` settings evaluate batches without llama.cpp's flash attention (ours is exact) and are
+measured: a block never holds more tokens than were bit-identical to single ones on this machine.
+``distribution`` may turn it on; logits then differ in their last bits, which is reported.
 ``auto`` is bitwise where this build can be, unless `edgespec tune` found that it costs too much.
 """
 

@@ -38,7 +38,7 @@ __all__ = [
 
 _log = logging.getLogger("edgespec.tuning")
 
-_VERSION = 2
+_VERSION = 3
 _SAMPLE = 1 << 20
 
 

@@ -145,7 +145,8 @@ class _Tuner:
 
     @property
     def _usual(self) -> Setting:
-        return Setting(self._work.threads, False, True, kernels=self._work.kernels)
+        flash = self._work.kernels == "edgespec"  # ours is exact
+        return Setting(self._work.threads, flash, True, kernels=self._work.kernels)
 
     def _late(self, share: float) -> Callable[[], bool]:
         return lambda: self._elapsed > share * self._work.seconds

@@ -28,17 +28,35 @@ def opened(path: Path, *, ours: bool = True, threads: int = 1) -> Model:
     return model
 
 
-def context(model: Model, *, threads: int = 1, batch: int = 256, length: int = 400) -> Context:
-    return Context(model, ContextOptions(length, threads, outputs=MOST, batch=batch))
+def context(
+    model: Model,
+    *,
+    threads: int = 1,
+    batch: int = 256,
+    length: int = 400,
+    attention: str | None = None,
+) -> Context:
+    """Open a context, with our attention for a cache of type `attention` if that is given."""
+    options = ContextOptions(
+        length,
+        threads,
+        flash_attention=attention is not None,
+        outputs=MOST,
+        batch=batch,
+        kv_type=attention or "f16",
+    )
+    return Context(model, options)
 
 
 def text(model: Model, count: int) -> Int32Array:
     return np.random.default_rng(1).integers(3, model.vocabulary.size, count).astype(np.int32)
 
 
-def singles(model: Model, tokens: Int32Array, depth: int) -> Float32Array:
+def singles(
+    model: Model, tokens: Int32Array, depth: int, attention: str | None = None, length: int = 400
+) -> Float32Array:
     """Rows of logits behind each token from `depth` on, evaluated one by one."""
-    with context(model) as one:
+    with context(model, attention=attention, length=length) as one:
         one.prefill(tokens[:depth])
         rows = [one.evaluate(tokens[i : i + 1], 1)[0].copy() for i in range(depth, depth + MOST)]
     return np.stack(rows)
@@ -54,14 +72,18 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return path
 
 
-def check_invariance(path: Path, depths: tuple[int, ...]) -> None:
+def check_invariance(path: Path, depths: tuple[int, ...], attention: str | None = None) -> None:
+    length = max(depths) + 100
     with opened(path, threads=2) as model:
+        assert model.exact_attention
         tokens = text(model, max(depths) + MOST)
         for depth in depths:
-            expected = singles(model, tokens, depth)
+            expected = singles(model, tokens, depth, attention, length)
             assert np.isfinite(expected).all()
             for threads, batch in ((1, 256), (2, 256), (3, 7)):
-                with context(model, threads=threads, batch=max(batch, 1)) as other:
+                with context(
+                    model, threads=threads, batch=batch, length=length, attention=attention
+                ) as other:
                     other.prefill(tokens[:depth])
                     for n in (2, 3, 5, 8, 16, MOST):
                         got = other.evaluate(tokens[depth : depth + n], n)
@@ -75,6 +97,50 @@ def test_a_batch_has_the_rows_of_single_tokens(tiny: Path) -> None:
 
 def test_the_default_model(default_model: Path) -> None:
     check_invariance(default_model, (5, 300))
+
+
+def test_attention_of_a_batch_is_that_of_single_tokens(default_model: Path) -> None:
+    """llama.cpp's is not from 512 tokens on, where it splits keys over threads."""
+    check_invariance(default_model, (600,), "f16")
+
+
+@pytest.mark.parametrize("attention", ["f16", "f32", "q8_0"])
+def test_attention_of_tiny_models(tiny: Path, attention: str) -> None:
+    check_invariance(tiny, (1, 300), attention)
+
+
+def test_attention_behind_a_rollback_and_a_restored_cache(default_model: Path) -> None:
+    with opened(default_model) as model:
+        tokens = text(model, 700)
+        rows = []
+        for detour in (False, True):
+            with context(model, threads=2, length=1024, attention="f16") as one:
+                one.prefill(tokens[:600])
+                if detour:
+                    one.evaluate(tokens[100:120], 20)
+                    one.truncate(600)
+                    one.evaluate(tokens[600:630], 30)
+                    one.truncate(600)
+                    state = one.save_state()
+                    one.clear()
+                    one.restore_state(state)
+                rows.append(one.evaluate(tokens[600:604], 4).copy())
+    assert np.array_equal(rows[0], rows[1])
+
+
+def test_attention_is_llama_cpps_for_weights_that_are(default_model: Path) -> None:
+    """Also in a process where our device is open."""
+    with opened(default_model, ours=False) as model, opened(default_model) as ours:
+        assert ours.exact_attention and not model.exact_attention
+        tokens = text(model, 903)
+        found = []
+        for one in (model, ours):
+            with context(one, threads=2, length=1024, attention="f16") as other:
+                other.prefill(tokens[:900])
+                rows = other.evaluate(tokens[900:], 3).copy()
+                other.truncate(900)
+                found.append(np.array_equal(other.evaluate(tokens[900:901], 1), rows[:1]))
+    assert found == [False, True]
 
 
 def test_a_recurrent_model(tmp_path: Path) -> None:
@@ -94,12 +160,13 @@ def check_invariance_of_a_prompt(path: Path) -> None:
     assert np.array_equal(rows[0], rows[1]) and np.array_equal(rows[0], rows[2])
 
 
-def test_logits_are_near_llama_cpps(tiny: Path) -> None:
+@pytest.mark.parametrize("attention", [None, "f16"])
+def test_logits_are_near_llama_cpps(tiny: Path, attention: str | None) -> None:
     """Both round activations to 8 bits: means differ by far less than logits do."""
     found = []
     for ours in (True, False):
         with opened(tiny, ours=ours) as model:
-            found.append(singles(model, text(model, 40 + MOST), 40))
+            found.append(singles(model, text(model, 40 + MOST), 40, attention))
     spread = found[1].std()
     assert np.abs(found[0] - found[1]).mean() < 0.05 * spread
 
