@@ -4,9 +4,10 @@
                             [--formats] [--json FILE] [--png FILE]
 
 For each model: one token, v(n), prompts, up to which batch logits are bit-identical to those of
-single tokens; with --divergence also how far both are from the weights in float32. With --formats
+single tokens; with --divergence also how far all are from the weights in float32. With --formats
 every format is multiplied by itself, on each instruction set that this machine has. Ratios are of
-the same round; shown are medians with 95% bootstrap intervals.
+the same round, over the better of llama.cpp's two: with flash attention and without. Shown are
+medians with 95% bootstrap intervals.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from bench.kernels.texts import write_float32
 from edgespec.backend import kernel_status
 from edgespec.benchmark.results import median_interval
 from edgespec.errors import EdgespecError
-from edgespec.runtime.options import default_threads
+from edgespec.runtime.processors import default_threads
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,9 +97,9 @@ def _as_json(figures: ModelFigures, divergence: dict[str, float] | None) -> dict
         "model": figures.model,
         "depth": figures.depth,
         "threads": figures.threads,
-        "token_ratio": figures.ratio(lambda side: side.seconds[1]),
-        "block_of_4_ratio": figures.ratio(lambda side: side.seconds[4]),
-        "prefill_ratio": figures.ratio(lambda side: side.prefill),
+        "token_ratio": figures.time_ratio(1),
+        "block_of_4_ratio": figures.time_ratio(4),
+        "prefill_ratio": figures.prefill_ratio(),
         "kl_from_float32": divergence,
         "sides": {
             name: {
@@ -117,29 +118,27 @@ def _as_json(figures: ModelFigures, divergence: dict[str, float] | None) -> dict
 def _text(figures: ModelFigures, divergence: dict[str, float] | None) -> str:
     lines = [f"\n{figures.model}, {figures.depth} tokens in the cache, {figures.threads} threads"]
     lines.append(
-        f"{'':10} token ms  prompt/s  identical  v(n): " + "".join(f"{n:6}" for n in SIZES[1:])
+        f"{'':16} token ms  prompt/s  identical  v(n): " + "".join(f"{n:6}" for n in SIZES[1:])
     )
     for name, side in figures.sides.items():
         token, prefill = median_interval(side.seconds[1]), median_interval(side.prefill)
         costs = "".join(f"{side.relative()[n]['median']:6.2f}" for n in SIZES[1:])
         lines.append(
-            f"{name:10} {token['median'] * 1e3:8.2f} {prefill['median']:9.0f} "
+            f"{name:16} {token['median'] * 1e3:8.2f} {prefill['median']:9.0f} "
             f"{'to ' + str(side.identical):>10}        {costs}"
         )
     for words, figure in (
-        ("one token", figures.ratio(lambda side: side.seconds[1])),
-        ("four tokens", figures.ratio(lambda side: side.seconds[4])),
-        ("prompts", figures.ratio(lambda side: side.prefill)),
+        ("one token", figures.time_ratio(1)),
+        ("four tokens", figures.time_ratio(4)),
+        ("prompts", figures.prefill_ratio()),
     ):
         lines.append(
             f"  {words}: {figure['median']:.2f} [{figure['low']:.2f}, {figure['high']:.2f}]"
         )
     if divergence is not None:
         ratio = divergence["edgespec"] / divergence["llama.cpp"]
-        lines.append(
-            f"  KL from float32: {divergence['edgespec']:.5f}, llama.cpp's "
-            f"{divergence['llama.cpp']:.5f}: {ratio:.2f} times"
-        )
+        each = ", ".join(f"{name} {value:.5f}" for name, value in divergence.items())
+        lines.append(f"  KL from float32: {each}; edgespec's is {ratio:.2f} of llama.cpp's")
     return "\n".join(lines)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,8 +17,11 @@ from edgespec.backend import Context, ContextOptions, Model, ModelOptions, forma
 from edgespec.benchmark.results import median_interval
 from edgespec.gguf.header import read_header
 
-__all__ = ["SIZES", "ModelFigures", "Side", "measure_divergence", "measure_model"]
+__all__ = ["SIDES", "SIZES", "ModelFigures", "Side", "measure_divergence", "measure_model"]
 
+OURS = "edgespec"
+SIDES = (OURS, "llama.cpp", "llama.cpp flash")
+"""The last one has flash attention on, and is not exact."""
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 _PROMPT = 512
 _KL_TOKENS = 256
@@ -48,39 +51,46 @@ class Side:
 
 @dataclass
 class ModelFigures:
-    """Both sides of one model, measured in turns."""
+    """All sides of one model, measured in turns."""
 
     model: str
     depth: int
     threads: int
     sides: dict[str, Side]
 
-    def ratio(self, figure: Callable[[Side], Sequence[float]]) -> dict[str, float]:
-        """Ours over llama.cpp's, round by round."""
-        ours, theirs = (np.array(figure(self.sides[name])) for name in ("edgespec", "llama.cpp"))
-        return median_interval(ours / theirs)
+    def time_ratio(self, n: int) -> dict[str, float]:
+        """Our time for n tokens over the shorter of llama.cpp's two, round by round."""
+        ours, *theirs = (np.array(self.sides[name].seconds[n]) for name in SIDES)
+        return median_interval(ours / np.minimum(*theirs))
+
+    def prefill_ratio(self) -> dict[str, float]:
+        """Our prompt tokens per second over the higher of llama.cpp's two, round by round."""
+        ours, *theirs = (np.array(self.sides[name].prefill) for name in SIDES)
+        return median_interval(ours / np.maximum(*theirs))
 
 
-def open_side(stack: ExitStack, path: Path, ours: bool, threads: int, length: int) -> Context:
-    """A context with flash attention off, as exact decoding opens it."""
-    formats = formats_of(read_header(path)) if ours else frozenset()
+def open_side(stack: ExitStack, path: Path, name: str, threads: int, length: int) -> Context:
+    """A context of one of `SIDES`."""
+    formats = formats_of(read_header(path)) if name == OURS else frozenset()
     model = stack.enter_context(Model(path, ModelOptions(formats, threads)))
-    options = ContextOptions(length=length, threads=threads, outputs=max(SIZES))
+    options = ContextOptions(
+        length=length,
+        threads=threads,
+        outputs=max(SIZES),
+        flash_attention=model.exact_attention or name == SIDES[2],
+    )
     return stack.enter_context(Context(model, options))
 
 
 def measure_model(
     path: Path, *, depth: int, threads: int, rounds: int, note: Callable[[str], None]
 ) -> ModelFigures:
-    """Measure both sides in turns."""
+    """Measure all sides in turns."""
     with ExitStack() as stack:
         length = max(depth, _PROMPT) + max(SIZES)
-        contexts = {
-            name: open_side(stack, path, name == "edgespec", threads, length)
-            for name in ("edgespec", "llama.cpp")
-        }
+        contexts = {name: open_side(stack, path, name, threads, length) for name in SIDES}
         sides = {name: Side({n: [] for n in SIZES}) for name in contexts}
-        text = token_ids(contexts["edgespec"].model, length)
+        text = token_ids(contexts[OURS].model, length)
         for name, context in contexts.items():
             sides[name].identical = _identical(context, text, depth)
         for number in range(rounds):
@@ -127,9 +137,9 @@ def measure_divergence(path: Path, exact: Path, *, threads: int) -> dict[str, fl
         exact: the model with all weights dequantized to float32.
     """
     logs: dict[str, Float64Array] = {}
-    for name, file in (("float32", exact), ("edgespec", path), ("llama.cpp", path)):
+    for name, file in (("float32", exact), *((side, path) for side in SIDES)):
         with ExitStack() as stack:
-            context = open_side(stack, file, name == "edgespec", threads, _KL_TOKENS)
+            context = open_side(stack, file, name, threads, _KL_TOKENS)
             text = token_ids(context.model, _KL_TOKENS)
             rows = [
                 context.evaluate(text[start : start + 16], 16).copy()
@@ -137,10 +147,7 @@ def measure_divergence(path: Path, exact: Path, *, threads: int) -> dict[str, fl
             ]
         logs[name] = _log_softmax(np.concatenate(rows))
     true = np.exp(logs["float32"])
-    return {
-        name: float((true * (logs["float32"] - logs[name])).sum(-1).mean())
-        for name in ("edgespec", "llama.cpp")
-    }
+    return {name: float((true * (logs["float32"] - logs[name])).sum(-1).mean()) for name in SIDES}
 
 
 def _log_softmax(rows: Float32Array) -> Float64Array:
