@@ -63,7 +63,7 @@ class PlainLoop:
         options.n_ctx = length
         options.n_batch = options.n_ubatch = 256
         options.n_threads = options.n_threads_batch = 1
-        options.flash_attn_type = 0
+        options.flash_attn_type = int(kernels == "edgespec")  # ours is exact, and the default
         self.context = lib.llama_init_from_model(self.model, options)
         self.vocabulary = lib.llama_model_get_vocab(self.model)
         self.size = lib.llama_vocab_n_tokens(self.vocabulary)
