@@ -66,11 +66,13 @@ class Placement(NamedTuple):
         overrides: a C array for ``tensor_buft_overrides``.
         names: of the tensors.
         attention: whether the queries of all layers come from them.
+        devices: a C array for ``devices``.
     """
 
     overrides: Any
     names: tuple[str, ...]
     attention: bool
+    devices: Any
 
 
 class _Override(ctypes.Structure):
@@ -85,7 +87,7 @@ class _Opened:
         self.device: Any = None
         self.reason: str | None = None
         self.checked: dict[int, bool] = {}
-        self.attention_checked = False
+        self.layers_checked = False
 
 
 _opened = _Opened()
@@ -137,7 +139,7 @@ def place_weights(header: GGUFHeader, formats: frozenset[str], threads: int) -> 
         device = _opened.device
         if device is None:
             return None
-        _check_attention()
+        _check_layers()
         candidates = [
             tensor
             for tensor in header.tensors
@@ -153,7 +155,9 @@ def place_weights(header: GGUFHeader, formats: frozenset[str], threads: int) -> 
     names = tuple(tensor.name for tensor in chosen)
     pattern = _pattern(names, [tensor.name for tensor in header.tensors]).encode()
     overrides = (_Override * 2)(_Override(pattern, device.buffer_type), _Override(None, None))
-    return Placement(overrides, names, device.attends and _attention(header, names))
+    devices = (ctypes.c_void_p * 2)(device.address, None)
+    attention = device.attends and _attention(header, names)
+    return Placement(overrides, names, attention, devices)
 
 
 def time_formats(
@@ -221,20 +225,21 @@ def _passes(kind: int) -> bool:
     return _opened.checked[kind]
 
 
-def _check_attention() -> None:
-    """Attention is ours if it is right on this machine."""
-    from edgespec.kernels.check import check_attention
+def _check_layers() -> None:
+    """Whole layers are ours if what is in them is right on this machine."""
+    from edgespec.kernels.check import check_attention, check_rows
     from edgespec.kernels.device import DeviceError
 
-    if _opened.attention_checked:
+    if _opened.layers_checked:
         return
-    _opened.attention_checked = True
+    _opened.layers_checked = True
     try:
-        _opened.device.prepare_attention()
+        _opened.device.prepare_layers()
         check_attention(_opened.device, lib.llama_cpp._lib)
+        check_rows(_opened.device, lib.llama_cpp._lib)
     except (DeviceError, OSError, RuntimeError) as error:
-        _log.warning("llama.cpp's attention is used: %s", error)
-        _opened.device.refuse_attention()
+        _log.warning("llama.cpp's attention and small operations are used: %s", error)
+        _opened.device.refuse_layers()
 
 
 def _attention(header: GGUFHeader, names: Iterable[str]) -> bool:

@@ -24,6 +24,9 @@ __all__ = [
 ]
 
 
+_ALL_LAYERS = 1 << 16
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """How a file is opened.
@@ -203,6 +206,9 @@ def _load(
         # Packed weights are copies: mapped ones would be in memory twice.
         parameters.use_mmap = False
         parameters.tensor_buft_overrides = ctypes.addressof(placement.overrides)
+        # Layers are ours, so that norms and the like are computed where their weights are.
+        parameters.devices = ctypes.addressof(placement.devices)
+        parameters.n_gpu_layers = _ALL_LAYERS
     recent_errors()
     pointer = None
     try:

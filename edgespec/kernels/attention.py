@@ -30,8 +30,24 @@ from edgespec.kernels.emit import (
     vector,
 )
 from edgespec.kernels.isa import InstructionSet
+from edgespec.kernels.vectors import (
+    FLOATS,
+    INTEGERS,
+    LANES,
+    approximate_exp,
+    constant,
+    each_eight,
+    sum_of,
+    sums_of,
+)
 
-__all__ = ["CACHE_TYPES", "CHUNK", "KEYS", "RECORD_HEAD", "emit_attention"]
+__all__ = [
+    "CACHE_TYPES",
+    "CHUNK",
+    "KEYS",
+    "RECORD_HEAD",
+    "emit_attention",
+]
 
 CACHE_TYPES = {0: "F32", 1: "F16", 8: "Q8_0"}
 """By ggml's numbers."""
@@ -46,11 +62,9 @@ RECORD_HEAD = 64
 """Bytes of a record before its values: float largest, sum, and the factor of the last change."""
 
 _LARGEST, _SUM, _FACTOR = 0, 4, 8
-_LANES = 8
 _LOWEST = -3e38
 _MASKED = 0xFC00  # float16 of -inf
 
-_FLOATS, _INTEGERS = vector(F32, _LANES), vector(I32, _LANES)
 _Q8_BLOCK, _Q8_WEIGHTS = 34, 32
 
 
@@ -78,7 +92,7 @@ def _emit_attend(module: ir.Module, isa: InstructionSet, kind: str) -> None:
     padded, size = _padded(b, v_width), _record_size(b, v_width)
     widest = b.select(b.icmp_signed(">", k_width, padded), k_width, padded)
     weights = b.gep(rows, [b.mul(widest, I64(4 * KEYS))])
-    factor = b.splat(b.bitcast(b.trunc(scale, I32), F32), _LANES)
+    factor = b.splat(b.bitcast(b.trunc(scale, I32), F32), LANES)
 
     def each(body: Callable[[Value, Value, Value, Value], None]) -> None:
         def pair(index: Value, _: list[Value]) -> list[Value]:
@@ -125,15 +139,7 @@ def _record_size(b: Builder, width: Value) -> Value:
 def _clear(b: Builder, record: Value, padded: Value) -> None:
     b.store_at(F32(_LOWEST), record, _LARGEST)
     b.store_at(F32(0.0), record, _SUM)
-    _each_eight(b, padded, lambda at: b.store_at(_constant(0.0), record, _value_at(b, at)))
-
-
-def _each_eight(b: Builder, count: Value, body: Callable[[Value], None]) -> None:
-    def step(index: Value, _: list[Value]) -> list[Value]:
-        body(index)
-        return []
-
-    b.loop(I64(0), count, _LANES, [], step)
+    each_eight(b, padded, lambda at: b.store_at(constant(0.0), record, _value_at(b, at)))
 
 
 def _value_at(b: Builder, index: Value) -> Value:
@@ -188,11 +194,11 @@ def _unpack(
             return []
 
         def fill(column: Value, _: list[Value]) -> list[Value]:
-            b.store_at(_constant(0.0), target, b.mul(column, I64(4)))
+            b.store_at(constant(0.0), target, b.mul(column, I64(4)))
             return []
 
-        b.loop(I64(0), width, _LANES, [], copy)
-        b.loop(width, padded, _LANES, [], fill)
+        b.loop(I64(0), width, LANES, [], copy)
+        b.loop(width, padded, LANES, [], fill)
         return []
 
     b.loop(I64(0), I64(KEYS), 1, [], row)
@@ -201,14 +207,14 @@ def _unpack(
 def _eight(b: Builder, kind: str, start: Value, column: Value) -> Value:
     """Eight numbers of a cache's row: <8 x float>."""
     if kind == "F32":
-        return b.load_at(start, b.mul(column, I64(4)), _FLOATS)
+        return b.load_at(start, b.mul(column, I64(4)), FLOATS)
     if kind == "F16":
-        return b.fpext(b.load_at(start, b.mul(column, I64(2)), vector(F16, _LANES)), _FLOATS)
+        return b.fpext(b.load_at(start, b.mul(column, I64(2)), vector(F16, LANES)), FLOATS)
     block = b.gep(start, [b.mul(b.lshr(column, I64(5)), I64(_Q8_BLOCK))])
     scale = b.fpext(b.load_at(block, 0, F16), F32)
     within = b.add(b.and_(column, I64(_Q8_WEIGHTS - 1)), I64(2))
-    codes = b.sext(b.load_at(block, within, vector(I8, _LANES)), _INTEGERS)
-    return b.fmul(b.sitofp(codes, _FLOATS), b.splat(scale, _LANES))
+    codes = b.sext(b.load_at(block, within, vector(I8, LANES)), INTEGERS)
+    return b.fmul(b.sitofp(codes, FLOATS), b.splat(scale, LANES))
 
 
 def _scores(
@@ -225,54 +231,31 @@ def _scores(
 
     def eight_keys(part: Value, _: list[Value]) -> list[Value]:
         first = b.gep(rows, [b.mul(part, row_size)])
-        keys = [b.gep(first, [b.mul(row_size, I64(key))]) for key in range(_LANES)]
+        keys = [b.gep(first, [b.mul(row_size, I64(key))]) for key in range(LANES)]
 
         def add(column: Value, sums: list[Value]) -> list[Value]:
             at = b.mul(column, I64(4))
-            x = b.load_at(query, at, _FLOATS)
+            x = b.load_at(query, at, FLOATS)
             return [
-                isa.multiply_add(b, b.load_at(key, at, _FLOATS), x, total)
+                isa.multiply_add(b, b.load_at(key, at, FLOATS), x, total)
                 for key, total in zip(keys, sums, strict=True)
             ]
 
-        sums = b.loop(I64(0), width, _LANES, [_constant(0.0)] * _LANES, add)
-        b.store_at(b.fmul(_sums(b, sums), factor), p, b.mul(part, I64(4)))
+        sums = b.loop(I64(0), width, LANES, [constant(0.0)] * LANES, add)
+        b.store_at(b.fmul(sums_of(b, sums), factor), p, b.mul(part, I64(4)))
         return []
 
-    b.loop(I64(0), I64(KEYS), _LANES, [], eight_keys)
-
-
-_PAIRS = ((0, 8, 2, 10, 4, 12, 6, 14), (1, 9, 3, 11, 5, 13, 7, 15))
-_FOURS = ((0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15))
-_HALVES = ((0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15))
-
-
-def _sums(b: Builder, vectors: list[Value]) -> Value:
-    """The sum of each of eight vectors, in one: additions in a tree, the same for each."""
-    for first, second in (_PAIRS, _FOURS, _HALVES):
-        vectors = [
-            b.fadd(_shuffled(b, x, y, first), _shuffled(b, x, y, second))
-            for x, y in zip(vectors[::2], vectors[1::2], strict=True)
-        ]
-    return vectors[0]
-
-
-def _shuffled(b: Builder, x: Value, y: Value, lanes: tuple[int, ...]) -> Value:
-    return b.shuffle_vector(x, y, ir.Constant(_INTEGERS, list(lanes)))
-
-
-def _constant(value: float) -> Value:
-    return ir.Constant(_FLOATS, [value] * _LANES)
+    b.loop(I64(0), I64(KEYS), LANES, [], eight_keys)
 
 
 def _parts(b: Builder, p: Value) -> list[Value]:
-    return [b.load_at(p, 4 * at, _FLOATS) for at in range(0, KEYS, _LANES)]
+    return [b.load_at(p, 4 * at, FLOATS) for at in range(0, KEYS, LANES)]
 
 
 def _add_mask(b: Builder, mask: Value, p: Value) -> None:
     for index, score in enumerate(_parts(b, p)):
-        halves = b.load_at(mask, 2 * _LANES * index, vector(F16, _LANES))
-        b.store_at(b.fadd(score, b.fpext(halves, _FLOATS)), p, 4 * _LANES * index)
+        halves = b.load_at(mask, 2 * LANES * index, vector(F16, LANES))
+        b.store_at(b.fadd(score, b.fpext(halves, FLOATS)), p, 4 * LANES * index)
 
 
 def _exponentiate(b: Builder, isa: InstructionSet, record: Value, p: Value) -> None:
@@ -282,18 +265,18 @@ def _exponentiate(b: Builder, isa: InstructionSet, record: Value, p: Value) -> N
     for score in scores[1:]:
         most = _larger(b, score, most)
     largest = before
-    for lane in range(_LANES):
+    for lane in range(LANES):
         largest = _larger(b, b.extract_element(most, I32(lane)), largest)
-    shift = b.splat(largest, _LANES)
-    total = _constant(0.0)
+    shift = b.splat(largest, LANES)
+    total = constant(0.0)
     for index, score in enumerate(scores):
-        exponential = _exp(b, isa, b.fsub(score, shift))
-        b.store_at(exponential, p, 4 * _LANES * index)
+        exponential = approximate_exp(b, isa, b.fsub(score, shift))
+        b.store_at(exponential, p, 4 * LANES * index)
         total = b.fadd(total, exponential)
     change = _exp_one(b, isa, b.fsub(before, largest))
     old = b.fmul(b.load_at(record, _SUM, F32), change)
     b.store_at(largest, record, _LARGEST)
-    b.store_at(b.fadd(old, _sum(b, total)), record, _SUM)
+    b.store_at(b.fadd(old, sum_of(b, total)), record, _SUM)
     b.store_at(change, record, _FACTOR)
 
 
@@ -301,28 +284,24 @@ def _larger(b: Builder, x: Value, y: Value) -> Value:
     return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
-def _sum(b: Builder, x: Value) -> Value:
-    return b.extract_element(_sums(b, [x] * _LANES), I32(0))
-
-
 def _gather(
     b: Builder, isa: InstructionSet, rows: Value, padded: Value, record: Value, p: Value
 ) -> None:
     """Add the values of `KEYS` rows, weighted by p, to the record's."""
-    change = b.splat(b.load_at(record, _FACTOR, F32), _LANES)
+    change = b.splat(b.load_at(record, _FACTOR, F32), LANES)
     row_size = b.mul(padded, I64(4))
 
     def chunk(first: Value, _: list[Value]) -> list[Value]:
         values = b.gep(record, [_value_at(b, first)])
         column = b.gep(rows, [b.mul(first, I64(4))])
-        offsets = range(0, 4 * CHUNK, 4 * _LANES)
-        sums = [b.fmul(b.load_at(values, at, _FLOATS), change) for at in offsets]
+        offsets = range(0, 4 * CHUNK, 4 * LANES)
+        sums = [b.fmul(b.load_at(values, at, FLOATS), change) for at in offsets]
 
         def add(key: Value, sums: list[Value]) -> list[Value]:
             row = b.gep(column, [b.mul(key, row_size)])
-            weight = b.splat(b.load_at(p, b.mul(key, I64(4)), F32), _LANES)
+            weight = b.splat(b.load_at(p, b.mul(key, I64(4)), F32), LANES)
             return [
-                isa.multiply_add(b, b.load_at(row, at, _FLOATS), weight, total)
+                isa.multiply_add(b, b.load_at(row, at, FLOATS), weight, total)
                 for at, total in zip(offsets, sums, strict=True)
             ]
 
@@ -344,15 +323,15 @@ def _emit_merge(module: ir.Module, isa: InstructionSet) -> None:
     b.store_at(largest, record, _LARGEST)
     old = b.fmul(sums[0], factors[0])
     b.store_at(b.fadd(old, b.fmul(sums[1], factors[1])), record, _SUM)
-    first, second = (b.splat(factor, _LANES) for factor in factors)
+    first, second = (b.splat(factor, LANES) for factor in factors)
 
     def add(at: Value) -> None:
         where = _value_at(b, at)
-        ours = b.fmul(b.load_at(record, where, _FLOATS), first)
-        theirs = b.fmul(b.load_at(behind, where, _FLOATS), second)
+        ours = b.fmul(b.load_at(record, where, FLOATS), first)
+        theirs = b.fmul(b.load_at(behind, where, FLOATS), second)
         b.store_at(b.fadd(ours, theirs), record, where)
 
-    _each_eight(b, _padded(b, width), add)
+    each_eight(b, _padded(b, width), add)
     b.ret_void()
 
 
@@ -366,44 +345,15 @@ def _emit_finish(module: ir.Module) -> None:
     total = b.load_at(record, _SUM, F32)
     nothing = b.fcmp_ordered("==", total, F32(0.0))
     inverse = b.select(nothing, F32(0.0), b.fdiv(F32(1.0), total))
-    scale = b.splat(inverse, _LANES)
+    scale = b.splat(inverse, LANES)
 
     def divide(at: Value) -> None:
-        value = b.fmul(b.load_at(record, _value_at(b, at), _FLOATS), scale)
+        value = b.fmul(b.load_at(record, _value_at(b, at), FLOATS), scale)
         b.store_at(value, out, b.mul(at, I64(4)))
 
-    _each_eight(b, width, divide)
+    each_eight(b, width, divide)
     b.ret_void()
 
 
-# -- exp ------------------------------------------------------------------------------------------
-
-_LEAST = -87.0
-_LN2 = (0.693359375, -2.12194440e-4)
-"""A number of few bits, and what is missing to ln 2: Cody and Waite 1980."""
-_POLYNOMIAL = (1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2)
-"""Taylor's: within ln(2)/2 of 0 the next term is under 6e-9."""
-
-
-def _exp(b: Builder, isa: InstructionSet, x: Value) -> Value:
-    """Approximate exp of numbers of at most 0: 1 for 0 exactly, 0 under -87, NaN for NaN."""
-    small = b.fcmp_ordered("<", x, _constant(_LEAST))
-    bounded = b.select(small, _constant(_LEAST), x)
-    turns = b.intrinsic(
-        f"llvm.rint.v{_LANES}f32", _FLOATS, b.fmul(bounded, _constant(1.44269504088896341))
-    )
-    rest = bounded
-    for part in _LN2:
-        rest = isa.multiply_add(b, turns, _constant(-part), rest)
-    series = _constant(_POLYNOMIAL[0])
-    for coefficient in _POLYNOMIAL[1:]:
-        series = isa.multiply_add(b, series, rest, _constant(coefficient))
-    near = b.fadd(isa.multiply_add(b, b.fmul(rest, rest), series, rest), _constant(1.0))
-    number = b.select(b.fcmp_ordered("ord", x, x), turns, _constant(0.0))
-    exponent = b.add(b.fptosi(number, _INTEGERS), b.splat(I32(127), _LANES))
-    power = b.bitcast(b.shl(exponent, b.splat(I32(23), _LANES)), _FLOATS)
-    return b.select(small, _constant(0.0), b.fmul(near, power))
-
-
 def _exp_one(b: Builder, isa: InstructionSet, x: Value) -> Value:
-    return b.extract_element(_exp(b, isa, b.splat(x, _LANES)), I32(0))
+    return b.extract_element(approximate_exp(b, isa, b.splat(x, LANES)), I32(0))

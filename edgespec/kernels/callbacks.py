@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from edgespec.kernels import ggml, tables
 from edgespec.kernels.attending import attend, attend_units, merge_units, supports_attention
+from edgespec.kernels.layers import compute_rows, supports_rows
 from edgespec.kernels.multiplying import (
     flush,
     format_row,
@@ -256,6 +257,8 @@ def supports(device: int, node: int) -> Bool:
         return _ours(table, matrix) and _floats(columns) and _floats(node)
     if operation == load64(table + 8 * tables.FLASH_ATTN_EXT):
         return supports_attention(table, node) and _asked_by_us(table, node)
+    if supports_rows(table, node):
+        return 1
     if operation == load64(table + 8 * tables.GET_ROWS):
         matrix, ids = load64(node + ggml.SOURCES), load64(node + ggml.SOURCES + 8)
         if load32(ids + ggml.TYPE) != ggml.I32 or load64(ids + ggml.SIZES + 8) != 1:
@@ -301,6 +304,7 @@ def compute(backend: int, graph: int) -> Int32:
     abort = load64(state + 8 * tables.ABORT)
     if abort and call(abort, load64(state + 8 * tables.ABORT_DATA)) & 255:
         return ggml.ABORTED
+    store64(state + 8 * (tables.ROTATION + tables.POSITIONS), 0)
     done = True
     for index in range(call(load64(table + 8 * tables.GRAPH_COUNT), graph) & 0x7FFFFFFF):
         node = call(load64(table + 8 * tables.GRAPH_NODE), graph, index)
@@ -315,6 +319,8 @@ def compute(backend: int, graph: int) -> Int32:
             done = done and get_rows(state, node)
         elif operation == load64(table + 8 * tables.FLASH_ATTN_EXT):
             done = done and attend(state, node)
+        elif not _does_nothing(table, operation):
+            compute_rows(state, node)
     flush(state)
     store64(state + 8 * tables.INPUT, 0)
     return ggml.SUCCESS if done else ggml.OUT_OF_MEMORY
@@ -351,6 +357,8 @@ def free_backend(backend: int) -> None:
     free = load64(load64(state + 8 * tables.TABLE) + 8 * tables.FREE)
     if load64(state + 8 * tables.ARENA):
         call(free, load64(state + 8 * tables.ARENA))
+    if load64(state + 8 * (tables.ROTATION + tables.ANGLES)):
+        call(free, load64(state + 8 * (tables.ROTATION + tables.ANGLES)))
     call(free, state)
     call(free, backend)
 

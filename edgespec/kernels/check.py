@@ -12,9 +12,9 @@ from edgespec.kernels import ggml
 from edgespec.kernels.device import Device, DeviceError
 from edgespec.kernels.formats import Format
 from edgespec.kernels.gemm import BLOCK, is_float
-from edgespec.kernels.operations import Attention, Backend, Operation
+from edgespec.kernels.operations import Attention, Backend, Node, Operation
 
-__all__ = ["check", "check_attention", "sample_weights"]
+__all__ = ["check", "check_attention", "check_rows", "sample_weights"]
 
 _WIDTH, _HEIGHT, _COLUMNS = 256, 21, 7
 _TOLERANCE = 1e-5
@@ -116,3 +116,43 @@ def check_attention(device: Device, library: Any) -> None:
         raise DeviceError("its attention is wrong on this machine")
     if not np.array_equal(together[:1], alone):
         raise DeviceError("its attention rounds batches differently on this machine")
+
+
+def check_rows(device: Device, library: Any) -> None:
+    """Compare a norm, a gate and a rotation of random rows with NumPy's.
+
+    Raises:
+        DeviceError: the results differ.
+    """
+    random = np.random.default_rng(4)
+    x, y = random.standard_normal((2, _QUERIES, _KEY_WIDTH)).astype(np.float32)
+    wide = x.astype(np.float64)
+    angle = np.arange(_QUERIES)[:, None] * 1e4 ** (-np.arange(_KEY_WIDTH // 2) / (_KEY_WIDTH // 2))
+    first, second = wide[:, ::2], wide[:, 1::2]
+    turned = (first + 1j * second) * np.exp(1j * angle)
+    positions = np.arange(_QUERIES, dtype=np.int32)
+    sizes = (_KEY_WIDTH, 0, 4096)
+    factors = (1e4, 1.0, 0.0, 1.0, 32.0, 1.0)
+    cases = (
+        (
+            lambda c, x: library.ggml_rms_norm(c, x, 1e-5),
+            (x,),
+            wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5),
+        ),
+        (library.ggml_swiglu_split, (x, y), wide / (1 + np.exp(-wide)) * y),
+        (
+            lambda c, x, at: library.ggml_rope_ext(c, x, at, None, *sizes, *factors),
+            (x[:, None], positions),
+            np.stack([turned.real, turned.imag], -1).reshape(_QUERIES, 1, _KEY_WIDTH),
+        ),
+    )
+    backend = Backend(library, device.address, threads=1)
+    node = Node(backend)
+    try:
+        for build, values, expected in cases:
+            got = node.compute(build, *values).reshape(expected.shape)
+            if not np.abs(got - expected).max() <= _TOLERANCE * np.abs(expected).max():
+                raise DeviceError("its small operations are wrong on this machine")
+    finally:
+        node.close()
+        backend.close()

@@ -15,11 +15,12 @@ from edgespec.kernels.formats import Format
 from edgespec.kernels.gemm import emit_multiply, emit_quantize, multiply_name
 from edgespec.kernels.isa import InstructionSet
 from edgespec.kernels.native import translate
+from edgespec.kernels.rows import ROW_KERNELS, emit_rows
 from edgespec.sampling.kernel import cache_folder
 
-__all__ = ["ATTENTION", "CALLBACKS", "QUANTIZE", "Kernels", "compile_object", "emit_object"]
+__all__ = ["ATTENTION", "CALLBACKS", "QUANTIZE", "ROWS", "Kernels", "compile_object", "emit_object"]
 
-QUANTIZE, ATTENTION, CALLBACKS = "quantize", "attention", "callbacks"
+QUANTIZE, ATTENTION, ROWS, CALLBACKS = "quantize", "attention", "rows", "callbacks"
 _DIGEST = 32
 
 
@@ -55,6 +56,11 @@ class Kernels:
         self._load(ATTENTION)
         names = [*(f"attend_{kind}" for kind in CACHE_TYPES.values()), "merge", "finish"]
         return {name: int(self._engine.get_function_address(name)) for name in names}
+
+    def rows(self) -> list[int]:
+        """Addresses of the functions of `ROW_KERNELS`."""
+        self._load(ROWS)
+        return [int(self._engine.get_function_address(name)) for name in ROW_KERNELS]
 
     def function(self, name: str) -> int:
         """The address of one of the functions for ggml (`callbacks`)."""
@@ -101,6 +107,8 @@ def compile_object(isa: InstructionSet, what: Format | str, *, native: bool = Fa
         emit_quantize(module, isa)
     elif what == ATTENTION:
         emit_attention(module, isa)
+    elif what == ROWS:
+        emit_rows(module, isa)
     elif isinstance(what, Format):
         for columns in range(1, isa.columns + 1):
             emit_multiply(module, isa, what, columns)

@@ -37,6 +37,13 @@ _OPERATIONS = {
     "PERMUTE": tables.PERMUTE,
     "TRANSPOSE": tables.TRANSPOSE,
     "FLASH_ATTN_EXT": tables.FLASH_ATTN_EXT,
+    "RMS_NORM": tables.RMS_NORM,
+    "ADD": tables.ADD,
+    "MUL": tables.MUL,
+    "GLU": tables.GLU,
+    "ROPE": tables.ROPE,
+    "SET_ROWS": tables.SET_ROWS,
+    "SCALE": tables.SCALE,
 }
 
 
@@ -146,18 +153,21 @@ class Device:
             self._table[row + tables.TO_FLOAT] = _to_float(self._library, number)
             self._table[row + tables.WEIGHTS] = format.weights  # last: now it is supported
 
-    def prepare_attention(self) -> None:
-        """Take attention nodes from now on."""
+    def prepare_layers(self) -> None:
+        """Take attention and the small operations of a layer from now on."""
+        for slot, address in enumerate(self._kernels.rows()):
+            self._table[tables.RMS_NORM_ROW + slot] = address
         for number, name in CACHE_TYPES.items():
             self._table[tables.ATTEND + number] = self._kernels.attention()[f"attend_{name}"]
 
     @property
     def attends(self) -> bool:
-        """Whether attention nodes are taken."""
+        """Whether attention, and with it whole layers, are taken."""
         return bool(self._table[tables.ATTEND + ggml.F16])
 
-    def refuse_attention(self) -> None:
-        """Leave attention nodes to llama.cpp from now on."""
+    def refuse_layers(self) -> None:
+        """Leave all but the multiplication of weights to llama.cpp from now on."""
+        self._table[tables.RMS_NORM_ROW] = 0
         self._table[tables.ATTEND : tables.ATTEND + max(CACHE_TYPES) + 1] = 0
 
     def _fill_table(self) -> None:
@@ -168,6 +178,7 @@ class Device:
         table[tables.QUANTIZE] = self._kernels.quantize()
         addresses = self._kernels.attention()
         table[tables.MERGE], table[tables.FINISH] = addresses["merge"], addresses["finish"]
+        table[tables.ROWS_PART] = self._native("rows_part")
         table[tables.ATTEND_PART] = self._native("attend_part")
         table[tables.MERGE_PART] = self._native("merge_part")
         table[tables.PARALLEL] = _address(self._library.GOMP_parallel)
@@ -244,7 +255,7 @@ class Device:
         cpu = host_type()
 
         def memory(_: int, free: Any, total: Any) -> None:
-            free[0] = total[0] = 0
+            free[0] = total[0] = 1  # llama.cpp divides by it, and takes nothing
 
         def properties(_: int, filled: Any) -> None:
             filled[0] = _Properties(_NAME, _NAME, 0, 0, _ACCELERATOR, None, (False,) * 5)
@@ -375,7 +386,7 @@ def _operations(library: Any) -> dict[str, int]:
     name.restype, name.argtypes = ctypes.c_char_p, (ctypes.c_int,)
     found: dict[str, int] = {}
     number = 0
-    while len(found) < len(_OPERATIONS) and number < 90:  # all are among the first
+    while len(found) < len(_OPERATIONS) and number < 101:  # all are among the first
         text = (name(number) or b"").decode()
         if text in _OPERATIONS:
             found[text] = number

@@ -22,6 +22,7 @@ from edgespec.kernels.packing import group_bytes, packed_bytes, row_bytes, unpac
 
 __all__ = [
     "allocate",
+    "column_address",
     "flush",
     "get_rows",
     "multiply",

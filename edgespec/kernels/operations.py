@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from time import perf_counter
 from typing import Any
@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from edgespec.kernels import ggml
 
-__all__ = ["Attention", "Backend", "Operation", "cpu_device", "repacking_buffers"]
+__all__ = ["Attention", "Backend", "Node", "Operation", "cpu_device", "repacking_buffers"]
 
 _P, _S, _I, _L = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int64
 _F = ctypes.c_float
+_KINDS = {np.float32: ggml.F32, np.float16: ggml.F16, np.int32: ggml.I32, np.int64: ggml.I64}
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ggml_backend_dev_init": (_P, (_P, ctypes.c_char_p)),
     "ggml_backend_dev_by_type": (_P, (_I,)),
@@ -40,6 +41,10 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ggml_mul_mat_id": (_P, (_P, _P, _P, _P)),
     "ggml_get_rows": (_P, (_P, _P, _P)),
     "ggml_flash_attn_ext": (_P, (_P, _P, _P, _P, _P, _F, _F, _F)),
+    "ggml_rms_norm": (_P, (_P, _P, _F)),
+    "ggml_mul": (_P, (_P, _P, _P)),
+    "ggml_rope_ext": (_P, (_P, _P, _P, _P, *[_I] * 3, *[_F] * 6)),
+    "ggml_swiglu_split": (_P, (_P, _P, _P)),
     "ggml_new_graph": (_P, (_P,)),
     "ggml_build_forward_expand": (None, (_P, _P)),
     "ggml_tensor_overhead": (_S, ()),
@@ -260,6 +265,24 @@ class Operation(_Graph):
             chosen = self._new(context, ggml.I32, ids)
             node = self._library.ggml_get_rows(context, self._weights, chosen)
             return self._run(context, node, (len(ids), width), 1)[0]
+
+
+class Node(_Graph):
+    """Any operation on floats."""
+
+    def compute(
+        self, build: Callable[..., int], *values: npt.NDArray[Any]
+    ) -> npt.NDArray[np.float32]:
+        """Compute what `build` makes of a context of ggml's and tensors of these values.
+
+        Args:
+            build: returns the node, of float32.
+            values: float32, float16, int32 or int64, of at most three dimensions.
+        """
+        with self._temporary() as context:
+            node = build(context, *(self._new(context, _KINDS[x.dtype.type], x) for x in values))
+            sizes = (ctypes.c_int64 * 4).from_address(node + ggml.SIZES)
+            return self._run(context, node, tuple(reversed(sizes[:3])), 1)[0]
 
 
 class Attention(_Graph):

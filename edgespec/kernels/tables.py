@@ -20,8 +20,13 @@ NONE, MUL_MAT, MUL_MAT_ID, GET_ROWS = 13, 14, 15, 16  # numbers of ggml's operat
 RESHAPE, VIEW, PERMUTE, TRANSPOSE, FLASH_ATTN_EXT = 17, 18, 19, 20, 21
 MERGE, FINISH = 22, 23  # kernels
 ATTEND_PART, MERGE_PART = 24, 25  # what threads run
+RMS_NORM, ADD, MUL, GLU, ROPE, SET_ROWS = 26, 27, 28, 29, 30, 31
 ATTEND = 32  # kernels, by the cache's type
-FORMATS = 48  # the first row
+ROWS_PART = 41
+RMS_NORM_ROW, ADD_ROW, MUL_ROW, SWIGLU_ROW, GEGLU_ROW = 42, 43, 44, 45, 46  # kernels
+ROTATION_ROW, HALVES_ROW, PAIRS_ROW, HALF_ROW, SCALE_ROW = 47, 48, 49, 50, 51
+SCALE = 52
+FORMATS = 64  # the first row
 
 # Slots of a format's row.
 TYPES, FORMAT_SLOTS = 48, 48
@@ -49,7 +54,13 @@ NODE, KERNEL, GROUP, TILE, TILES, BLOCKS, SPLIT = 0, 1, 2, 3, 4, 5, 6
 RECORDS, RECORD_SIZE, SCRATCH, SCRATCH_SIZE, WORKERS = 7, 8, 9, 10, 11
 ATTENTION_SLOTS = 16
 
-STATE_SLOTS = ATTENTION + ATTENTION_SLOTS
+# The row operation at work, and the angles of a rotation with what they are of.
+ROWS_NODE = ATTENTION + ATTENTION_SLOTS
+ROTATION = ROWS_NODE + 1
+ANGLES, ANGLES_SIZE, POSITIONS, FACTORS, FIRST_PARAMETER = 0, 1, 2, 3, 4
+ROTATION_PARAMETERS = 11  # of a node, up to the betas
+
+STATE_SLOTS = ROTATION + FIRST_PARAMETER + ROTATION_PARAMETERS + 8
 
 # Slots of a quantizing or packing task, which is made on the stack of who starts it.
 TASK_SLOTS = 16

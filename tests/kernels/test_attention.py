@@ -95,7 +95,7 @@ def device() -> Iterator[Device]:
     if status.instruction_set is None:
         pytest.skip(reason=f"our kernels cannot be used here: {status.reason}")
     opened = opened_device()
-    opened.prepare_attention()
+    opened.prepare_layers()
     yield opened
 
 
