@@ -164,6 +164,6 @@ def test_a_busy_machine_changes_nothing(command: Command, monkeypatch: pytest.Mo
     monkeypatch.setattr("psutil.getloadavg", lambda: (1000.0, 1000.0, 1000.0))
     facts = json.loads(command("--seconds", "5", "--json").stdout)
     kernels = usual_kernels(read_header(command.model))
-    usual = {"threads": default_threads(), "flash_attention": False, "repack": True}
-    assert facts["best"] == {**usual, "kernels": kernels}
+    usual = {"threads": default_threads(), "repack": True, "kernels": kernels}
+    assert facts["best"] == {**usual, "flash_attention": kernels == "edgespec"}
     assert any("busy" in note for note in facts["notes"])
