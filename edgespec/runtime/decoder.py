@@ -233,6 +233,11 @@ class Decoder:
         if length < self.length:
             self._commit(length)
 
+    def end(self) -> None:
+        """Let go of what the generation gave: its stream may hold what holds this decoder."""
+        self._constraint, self._trace, self._logprobs, self._edit = None, None, None, None
+        self._ending = _all
+
     def limit_proposals(self, k: int) -> None:
         """Propose at most k tokens from now on.
 

@@ -81,6 +81,7 @@ class Scheduler:
         # Who has been followed by another has nothing in the caches.
         with suppress(CancelledError), self._turn(stream, lambda: self._current is not stream):
             self._decoder.keep(len(stream.sequence))
+            self._decoder.end()
             self._current = None
         self._lock.end(stream)
 
