@@ -56,7 +56,7 @@ _MOST_BYTES = 16 << 20
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def run(**values: Any) -> int:
     """Answer one prompt: behind MODEL, -p TEXT, -f FILE, or standard input."""
-    from edgespec.speculation.settings import draw_settings
+    from edgespec.speculation.settings import draw_settings, repeatable_rule
 
     if values["raw"] and values["system"]:
         raise UsageError("--raw takes no --system: put it into the prompt")
@@ -66,14 +66,15 @@ def run(**values: Any) -> int:
         require_extra("chat", "--show")
     _place_words(values)
     options = make_engine_options(values)
+    accept = repeatable_rule(values["accept"])
     sampling = make_sampling(values)
     limits = make_limits(values, overflow="stop")
-    draw_settings(sampling, values["accept"])  # a wrong rule is said before anything is loaded
+    draw_settings(sampling, accept)  # a wrong rule is said before anything is loaded
     prompt = _read_prompt(values["prompt"], values["file"], values["model"])
     grammar = _read_grammar(values["grammar"], values["json_schema"], values["regex"])
     with open_engine(values["model"], options) as engine:
         text = prompt if values["raw"] else _render(engine, values["system"], prompt)
-        stream = engine.generate(text, sampling, limits, accept=values["accept"], grammar=grammar)
+        stream = engine.generate(text, sampling, limits, accept=accept, grammar=grammar)
         exactness = engine.exactness
         result = _show(stream, values["show"], values["as_json"])
     if values["as_json"]:

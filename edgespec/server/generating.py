@@ -36,6 +36,7 @@ from edgespec.server.requests import (
     SchemaFormat,
     TemplateRequest,
 )
+from edgespec.speculation.settings import repeatable_rule
 
 if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine
@@ -195,7 +196,7 @@ def _chat(engine: Engine, request: ChatRequest, defaults: Defaults) -> _Maker:
                 tokens,
                 sampling,
                 limits,
-                accept=defaults.accept,
+                accept=repeatable_rule(defaults.accept),
                 grammar=grammar,
                 logprobs=(request.top_logprobs or 0) if logprobs else None,
                 k=k,
@@ -233,7 +234,7 @@ def _completion(
                 tokens,
                 sampling,
                 limits,
-                accept=defaults.accept,
+                accept=repeatable_rule(defaults.accept),
                 grammar=grammar,
                 logprobs=request.logprobs,
                 k=k,

@@ -19,6 +19,7 @@ __all__ = [
     "current_mu",
     "draw_settings",
     "new_mu",
+    "repeatable_rule",
 ]
 
 
@@ -61,6 +62,14 @@ def current_mu(settings: DrawSettings) -> float:
 def new_mu(arguments: FilterArguments) -> Float64Array:
     """Return Mirostat's state for the start of a generation."""
     return np.array([2.0 * arguments.mirostat_tau])
+
+
+def repeatable_rule(accept: str) -> str:
+    """Return the rule that "auto" stands for where the seed is told to the user.
+
+    Who gives it again wants the text again: coupled has one text per seed, whatever is proposed.
+    """
+    return "coupled" if accept == "auto" else accept
 
 
 def draw_settings(

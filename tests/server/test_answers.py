@@ -104,7 +104,8 @@ def test_filters_and_seeds(client: Any, engine: Any) -> None:
     sampling = SamplingParameters(
         temperature=0.9, top_p=0.9, presence_penalty=0.1, frequency_penalty=0.2, seed=11, **given
     )
-    expected = engine.generate("One day", sampling, GenerationLimits(max_tokens=16)).result
+    limits = GenerationLimits(max_tokens=16)
+    expected = engine.generate("One day", sampling, limits, accept="coupled").result
     answer = client.completions.create(
         model="x",
         prompt="One day",
