@@ -30,11 +30,8 @@ _MOST_RECORDS = 1 << 24
 @native
 def supports_attention(table: int, node: int) -> bool:
     """Whether a FLASH_ATTN_EXT node is of the common kind."""
-    q, k, v = (
-        load64(node + ggml.SOURCES),
-        load64(node + ggml.SOURCES + 8),
-        load64(node + ggml.SOURCES + 16),
-    )
+    q, k = load64(node + ggml.SOURCES), load64(node + ggml.SOURCES + 8)
+    v = load64(node + ggml.SOURCES + 16)
     mask, sinks = load64(node + ggml.SOURCES + 24), load64(node + ggml.SOURCES + 32)
     kind = load32(k + ggml.TYPE)
     if sinks or load32(node + ggml.PARAMETERS + 4) or load32(node + ggml.PARAMETERS + 8):

@@ -66,10 +66,19 @@ def measurement_key(model: Path, settings: dict[str, Any]) -> str:
 
 
 def load_measurement(key: str) -> dict[str, Any] | None:
-    """Return what was stored under this key; None if there is nothing readable."""
+    """Return what was stored under this key; None if there is nothing readable.
+
+    A file that nests too deeply was not written here, and is removed.
+    """
+    path = _path(key)
     try:
-        data = json.loads(_path(key).read_text("utf-8"))
+        data = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
+        return None
+    except RecursionError:
+        _log.warning("%s is damaged and was removed", path)
+        with contextlib.suppress(OSError):
+            path.unlink()
         return None
     return data if isinstance(data, dict) else None
 

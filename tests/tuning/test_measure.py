@@ -339,3 +339,11 @@ def test_a_folder_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("EDGESPEC_CACHE", "/proc/nowhere")
     store_measurement("key", {})
     assert load_measurement("key") is None
+
+
+def test_a_file_that_nests_too_deeply_is_removed(fresh_cache: Path) -> None:
+    store_measurement("deep", {"a": 1})
+    (path,) = fresh_cache.rglob("deep.json")
+    path.write_text("[" * 200_000)
+    assert load_measurement("deep") is None
+    assert not path.exists()
