@@ -142,7 +142,8 @@ def replay(
         if drafter.speculates:
             draft_s += costs.lookup_s
         verify_s = costs.evaluation_s(length - 1, count + 1, last)
-        accepted = _matching(history, text, length, count)
+        # The last token is the target's own, also where it was proposed.
+        accepted = min(_matching(history, text, length, count), end - length - 1)
         drafter.learn(accepted, count)
         after = min(length + accepted + 1, end)
         history[length:after] = text[length:after]

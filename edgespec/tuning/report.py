@@ -52,7 +52,7 @@ def tuning_lines(tuning: Tuning, mix: Mix, before: Setting | None, default: str)
 
 def _trial_rows(tuning: Tuning, mix: Mix) -> Iterator[Sequence[str]]:
     yield (
-        "threads", "flash", "kernels", "KV", "token ms", f"{BATCH} tok ms", "prefill/s",
+        "threads", "flash", "kernels", "KV", "token ms", f"{BATCH} tok ms", "prompt/s",
         "identical", "score", "",
     )  # fmt: skip
     for trial in sorted(tuning.trials, key=lambda trial: trial.score(mix)):

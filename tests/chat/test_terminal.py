@@ -13,7 +13,7 @@ import pexpect
 import pytest
 
 Spawn = Callable[..., Any]
-LONG = "Count from one to one hundred."
+LONG = "Explain in detail how bread is made, step by step."
 _READY = r"\x1b\[\?2004h"
 FIRST_WORDS = r"\x1b\[2K\w"
 

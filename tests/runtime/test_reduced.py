@@ -71,10 +71,11 @@ def test_logits_are_the_targets_own_where_it_has_the_tokens(
     whole: Path, default_model: Path, open_engine: Any, prompts: tuple[str, ...]
 ) -> None:
     tokens = open_engine().tokenize(prompts[0])
-    options = ContextOptions(length=256, threads=2)
     opened = Model(default_model, ModelOptions(formats_of(read_header(default_model)), 2))
-    with opened as model, Context(model, options) as context:
-        expected = context.evaluate(tokens, 1)[0].copy()
+    with opened as model:
+        options = ContextOptions(length=256, threads=2, flash_attention=model.exact_attention)
+        with Context(model, options) as context:
+            expected = context.evaluate(tokens, 1)[0].copy()
     engine = open_engine(draft=whole, k=4)
     assert isinstance(engine.drafter, ReducedDrafter)
     engine.drafter.rewind(0)

@@ -217,8 +217,8 @@ def test_plain_decoding_is_shown_where_its_cost_is_known(
         serve(engine=adaptive) as running,
         opened(running) as page,
     ):
-        page.open(settings=SHORT)
-        page.ask(REPEATING)
+        page.open(settings=json.dumps({"maxTokens": 80, "temperature": 0}))
+        page.ask("List the numbers from one to twenty in words, then list them again.")
         speed, plain = (float(page.text(f"[data-figure={name}]")) for name in ("speed", "plain"))
         figures = page.kept("turns")[0]["figures"]
         exact = figures["timings"]["tokens_per_second"] / figures["plain_tokens_per_second"]

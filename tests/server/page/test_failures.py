@@ -42,7 +42,7 @@ def test_a_conversation_that_is_too_long(page: Any) -> None:
     page.ask("Hello.")
     page.run("document.getElementById('prompt').value = 'word '.repeat(2000)")
     page.ask("end")
-    assert page.error.startswith("Too long for the model: the prompt has 20")
+    assert page.error.startswith("Too long for the model: messages has 20")
     assert "1024" in page.error
     page.ask("And now?")  # the question without an answer is not sent again
     assert page.kept("turns")[-1]["state"] == "done"
