@@ -6,7 +6,7 @@ They are compiled at the first import on a machine and loaded from the cache aft
 from __future__ import annotations
 
 from edgespec.kernels import ggml, tables
-from edgespec.kernels.attending import attend, attend_units, merge_units, supports_attention
+from edgespec.kernels.attending import attend, supports_attention
 from edgespec.kernels.layers import compute_rows, supports_rows
 from edgespec.kernels.multiplying import (
     flush,
@@ -320,7 +320,7 @@ def compute(backend: int, graph: int) -> Int32:
         elif operation == load64(table + 8 * tables.FLASH_ATTN_EXT):
             done = done and attend(state, node)
         elif not _does_nothing(table, operation):
-            compute_rows(state, node)
+            done = done and compute_rows(state, node)
     flush(state)
     store64(state + 8 * tables.INPUT, 0)
     return ggml.SUCCESS if done else ggml.OUT_OF_MEMORY
@@ -336,18 +336,6 @@ def quantize_part(state: int) -> None:
 def multiply_part(state: int) -> None:
     """What a thread does when jobs are done."""
     multiply_chunks(state)
-
-
-@native
-def attend_part(state: int) -> None:
-    """What a thread does of an attention node."""
-    attend_units(state)
-
-
-@native
-def merge_part(state: int) -> None:
-    """What a thread does of its merging."""
-    merge_units(state)
 
 
 @native

@@ -179,8 +179,8 @@ class Device:
         addresses = self._kernels.attention()
         table[tables.MERGE], table[tables.FINISH] = addresses["merge"], addresses["finish"]
         table[tables.ROWS_PART] = self._native("rows_part")
-        table[tables.ATTEND_PART] = self._native("attend_part")
-        table[tables.MERGE_PART] = self._native("merge_part")
+        table[tables.ATTEND_PART] = self._native("attend_units")
+        table[tables.MERGE_PART] = self._native("merge_units")
         table[tables.PARALLEL] = _address(self._library.GOMP_parallel)
         table[tables.QUANTIZE_PART] = self._native("quantize_part")
         table[tables.MULTIPLY_PART] = self._native("multiply_part")

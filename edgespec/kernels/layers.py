@@ -95,22 +95,24 @@ def _supports_rotation(node: int) -> bool:
 
 
 @native
-def compute_rows(state: int, node: int) -> None:
-    """Compute a node that `supports_rows` said yes to."""
+def compute_rows(state: int, node: int) -> bool:
+    """Compute a node that `supports_rows` said yes to; False if memory is lacking."""
     flush(state)
     table = load64(state + 8 * tables.TABLE)
     store64(state + 8 * tables.ROWS_NODE, node)
-    if load32(node + ggml.OPERATION) == load64(table + 8 * tables.ROPE):
-        _prepare_rotation(state, node)
+    rotates = load32(node + ggml.OPERATION) == load64(table + 8 * tables.ROPE)
+    if rotates and not _prepare_rotation(state, node):
+        return False
     if load64(state + 8 * tables.INPUT) == node:
         store64(state + 8 * tables.INPUT, 0)
     rows = _row_count(node)
     threads = load64(state + 8 * tables.THREADS)
     if threads > 1 and rows > 1 and rows * load64(node + ggml.SIZES) > _SERIAL:
         run(state, tables.ROWS_PART, threads)
-        return
+        return True
     for row in range(rows):
         _compute_row(state, node, row)
+    return True
 
 
 @native
@@ -191,7 +193,7 @@ def _set_row(table: int, node: int, source: int, row: int) -> None:
 
 
 @native
-def _prepare_rotation(state: int, node: int) -> None:
+def _prepare_rotation(state: int, node: int) -> bool:
     """Have the angles of all positions ready: those of the node before, as a rule."""
     positions, factors = load64(node + ggml.SOURCES + 8), load64(node + ggml.SOURCES + 16)
     parameters, kept = node + ggml.PARAMETERS, state + 8 * tables.ROTATION
@@ -201,7 +203,7 @@ def _prepare_rotation(state: int, node: int) -> None:
         same = load64(kept + 8 * (tables.FIRST_PARAMETER + slot)) == load32(parameters + 4 * slot)
         known = known and same
     if known:
-        return
+        return True
     count, half = load64(positions + ggml.SIZES), load32(parameters + 4) // 2
     size = count * half * 8
     if load64(kept + 8 * tables.ANGLES_SIZE) < size:
@@ -211,12 +213,15 @@ def _prepare_rotation(state: int, node: int) -> None:
         memory = call(load64(table + 8 * tables.MALLOC), 64, (size + 63) // 64 * 64)
         store64(kept + 8 * tables.ANGLES, memory)
         store64(kept + 8 * tables.ANGLES_SIZE, size if memory else 0)
+        if not memory:
+            return False
     _write_angles(state, node, count, half)
     store64(kept + 8 * tables.POSITIONS, positions)
     store64(kept + 8 * tables.FACTORS, factors)
     for slot in range(tables.ROTATION_PARAMETERS):
         place = kept + 8 * (tables.FIRST_PARAMETER + slot)
         store64(place, load32(parameters + 4 * slot))
+    return True
 
 
 @native
