@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import struct
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +109,15 @@ class BoundedReader(GGUFReader):  # type: ignore[misc]  # gguf is not followed b
 
     def _get_tensor_info_field(self, orig_offs: int) -> ReaderField:
         field = super()._get_tensor_info_field(orig_offs)
-        shape = field.parts[3].tolist()
-        elements = 1
-        for extent in shape:
-            elements *= extent
-        # Checked here with Python's unbounded integers: the reader's own product wraps around.
-        if not 1 <= len(shape) <= _MAX_DIMENSIONS or not 0 < elements <= _MAX_ELEMENTS:
+        dimensions = field.parts[3]
+        if not 1 <= len(dimensions) <= _MAX_DIMENSIONS:
+            raise MalformedError(f"tensor {field.name!r} has {len(dimensions):,} dimensions")
+        # With Python's unbounded integers: the reader's own product and sum wrap around.
+        shape, offset = dimensions.tolist(), int(field.parts[5][0])
+        if not 0 < prod(shape) <= _MAX_ELEMENTS:
             raise MalformedError(f"tensor {field.name!r} has the absurd shape {shape}")
+        if offset > len(self.data):
+            raise TruncatedError(f"tensor {field.name!r} begins at byte {offset:,} of its data")
         return field
 
 

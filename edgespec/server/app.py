@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine
 
 __all__ = ["Limits", "Service", "make_app"]
+
+T = TypeVar("T")
 
 _LONGEST_S = 86400.0
 _FILES = StaticFiles(directory=Path(__file__).with_name("page"), html=True)
@@ -109,21 +114,32 @@ class Service:
         self.fingerprint = f"fp_{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
         self.admission = Admission(self.limits.parallel, self.limits.queue)
         self.metrics = Metrics(self.admission, lambda: self.engine.waiting)
+        # One at a time: what a body of the greatest length becomes takes ten times its memory.
+        self._reader = ThreadPoolExecutor(1, "edgespec-bodies")
+
+    async def _asked(self, request: Request, read: Callable[[bytes], T]) -> T:
+        """Read the body of a request outside the event loop, which goes on meanwhile."""
+        body = await read_body(request, self.limits.body)
+        return await asyncio.get_running_loop().run_in_executor(self._reader, read, body)
 
     # -- generating -------------------------------------------------------------------------
 
     async def chat(self, request: Request) -> Answer:
         """POST /v1/chat/completions."""
-        return self._answer(parse(ChatRequest, await read_body(request, self.limits.body)))
+        return self._answer(await self._asked(request, partial(parse, ChatRequest)))
 
     async def complete(self, request: Request) -> Answer:
         """POST /v1/completions."""
-        return self._answer(parse(CompletionRequest, await read_body(request, self.limits.body)))
+        return self._answer(await self._asked(request, partial(parse, CompletionRequest)))
 
     async def respond(self, request: Request) -> Answer:
         """POST /v1/responses."""
-        asked = parse(ResponseRequest, await read_body(request, self.limits.body))
-        return self._answer(asked.as_chat(), ResponseEvents(self.engine.model_name, asked.facts()))
+
+        def read(body: bytes) -> tuple[ChatRequest, ResponseEvents]:
+            asked = parse(ResponseRequest, body)
+            return asked.as_chat(), ResponseEvents(self.engine.model_name, asked.facts())
+
+        return self._answer(*await self._asked(request, read))
 
     async def embed(self, request: Request) -> Response:
         """POST /v1/embeddings."""
@@ -154,7 +170,7 @@ class Service:
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize."""
-        asked = parse(TokenizeRequest, await read_body(request, self.limits.body))
+        asked = await self._asked(request, partial(parse, TokenizeRequest))
         tokens = await asyncio.to_thread(
             self.engine.vocabulary.tokenize,
             asked.content,
@@ -168,16 +184,19 @@ class Service:
 
     async def detokenize(self, request: Request) -> Response:
         """POST /detokenize."""
-        asked = parse(DetokenizeRequest, await read_body(request, self.limits.body))
+        asked = await self._asked(request, partial(parse, DetokenizeRequest))
+        return JSONResponse({"content": await asyncio.to_thread(self._text_of, asked.tokens)})
+
+    def _text_of(self, tokens: list[int]) -> str:
         vocabulary = self.engine.vocabulary
-        if any(not 0 <= token < vocabulary.size for token in asked.tokens):
+        if any(not 0 <= token < vocabulary.size for token in tokens):
             message = f"tokens: one is not in the vocabulary of {vocabulary.size}"
             raise ApiError(400, message, param="tokens")
-        return JSONResponse({"content": vocabulary.decode(asked.tokens, special=True)})
+        return vocabulary.decode(tokens, special=True)
 
     async def apply_template(self, request: Request) -> Response:
         """POST /apply-template."""
-        asked = parse(TemplateRequest, await read_body(request, self.limits.body))
+        asked = await self._asked(request, partial(parse, TemplateRequest))
         text = await asyncio.to_thread(render, self.engine, asked)
         return JSONResponse({"prompt": text})
 

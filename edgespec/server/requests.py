@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import from_json
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError, from_json
 from starlette.requests import Request
 
 from edgespec.compat.openai.responses_api import as_chat_choice, as_chat_tools, as_messages
@@ -38,8 +38,37 @@ _MOST_LIKELY = 20
 
 _MOST_ANSWERS = 16
 _MOST_PROMPTS = 64
+_MOST_TOKENS = 1 << 20
+_MOST_BIASES = 1 << 19
 
+Item = TypeVar("Item")
+Items = Annotated[list[Item], Field(fail_fast=True)]
+"""A list that is judged up to its first error: a body of wrong items may have millions."""
+
+Tokens = Annotated[Items[int], Field(max_length=_MOST_TOKENS)]
 StopString = Annotated[str, Field(max_length=1000)]
+
+
+def _judge_bias(value: Any) -> Any:
+    """Refuse the first entry that is wrong, for the same reason."""
+    if not isinstance(value, dict):
+        return value
+    if len(value) > _MOST_BIASES:
+        raise PydanticCustomError("too_long", f"has more than {_MOST_BIASES} entries")
+    for token, number in value.items():
+        if not (token.isascii() and token.isdigit() and len(token) <= _DIGITS):
+            raise PydanticCustomError(
+                "bias_token", "has {token}, which is no token id", {"token": repr(token[:40])}
+            )
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            raise PydanticCustomError(
+                "bias_type", "of token {token} is no number", {"token": token}
+            )
+    return value
+
+
+_DIGITS = 9
+Bias = Annotated[dict[str, float], BeforeValidator(_judge_bias)]
 
 _NONE: tuple[Any, ...] = (None, [], {}, "", "none", "auto", False)
 _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -124,7 +153,7 @@ class GenerationRequest(_Shape):
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
     """Most tokens of the answer; -1: until the context is full; without it, the server's limit."""
-    stop: StopString | Annotated[list[StopString], Field(max_length=_MOST_STOPS)] | None = None
+    stop: StopString | Annotated[Items[StopString], Field(max_length=_MOST_STOPS)] | None = None
     """The answer ends before the first of these; empty ones are ignored."""
     seed: int | None = None
     """0 to 2**64 - 1; without it, the server's seed or a random one; -1 is a random one."""
@@ -150,7 +179,7 @@ class GenerationRequest(_Shape):
     mirostat: int | None = None
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
-    logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], float] | None = None
+    logit_bias: Bias | None = None
     """Token id -> number added to its logit; -100 or less forbids the token."""
     n: Annotated[int, Field(ge=1, le=_MOST_ANSWERS)] | None = None
     """How many answers; each has the next seed."""
@@ -173,9 +202,9 @@ class Message(_Shape):
     """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Items[TextPart] | None = None
     name: str | None = None
-    tool_calls: Annotated[list[dict[str, Any]], Field(max_length=_MOST_TOOLS)] | None = None
+    tool_calls: Annotated[Items[dict[str, Any]], Field(max_length=_MOST_TOOLS)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     """What the model thought before it answered, as its answers have it."""
@@ -186,8 +215,8 @@ class Message(_Shape):
 class Conversation(_Shape):
     """What the chat template gets."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=_MOST_MESSAGES)]
-    tools: Annotated[list[dict[str, Any]], Field(max_length=_MOST_TOOLS)] | None = None
+    messages: Annotated[Items[Message], Field(min_length=1, max_length=_MOST_MESSAGES)]
+    tools: Annotated[Items[dict[str, Any]], Field(max_length=_MOST_TOOLS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     """More variables for the model's chat template, e.g. `enable_thinking`."""
     add_generation_prompt: bool | None = None
@@ -230,7 +259,7 @@ class ChatRequest(Conversation, GenerationRequest):
 class CompletionRequest(GenerationRequest):
     """The body of a request for a completion: no chat template is applied."""
 
-    prompt: str | Annotated[list[str] | list[int] | list[list[int]], Field(min_length=1)]
+    prompt: str | Annotated[Items[str] | Tokens | Items[Tokens], Field(min_length=1)]
     """Texts, or token ids of texts; each is answered."""
     logprobs: Annotated[int, Field(ge=0, le=_MOST_LIKELY)] | None = None
     """Return the log-probability of each token and of so many alternatives."""
@@ -271,12 +300,12 @@ class ResponseReasoning(_Shape):
 class ResponseRequest(GenerationRequest):
     """The body of a request for a response: a conversation in items. Nothing is stored."""
 
-    input: str | Annotated[list[dict[str, Any]], Field(min_length=1, max_length=_MOST_MESSAGES)]
+    input: str | Annotated[Items[dict[str, Any]], Field(min_length=1, max_length=_MOST_MESSAGES)]
     """A user's message, or messages, calls of functions and their outputs."""
     instructions: str | None = None
     """A system message before them."""
     max_output_tokens: int | None = None
-    tools: Annotated[list[dict[str, Any]], Field(max_length=_MOST_TOOLS)] | None = None
+    tools: Annotated[Items[dict[str, Any]], Field(max_length=_MOST_TOOLS)] | None = None
     """Functions."""
     tool_choice: str | dict[str, Any] | None = None
     text: ResponseText | None = None
@@ -374,7 +403,7 @@ class TokenizeRequest(_Shape):
 class DetokenizeRequest(_Shape):
     """Tokens to join to a text."""
 
-    tokens: list[int]
+    tokens: Tokens
 
 
 class TemplateRequest(Conversation):

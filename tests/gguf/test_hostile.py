@@ -109,6 +109,7 @@ CRAFTED = {
     + tensor(b"t", [4])
     + PAD,
     "2^32-1 dimensions": start(0) + tensor(b"t", [4], count=0xFFFFFFFF) + PAD,
+    "five million dimensions": start(0) + tensor(b"t", [1 << 62] * 5_000_000) + PAD,
     "no dimensions": start(0) + tensor(b"t", []) + PAD,
     "product that wraps to 0": start(0) + tensor(b"t", [1 << 32, 1 << 32]) + PAD,
     "product that wraps to 4": start(0) + tensor(b"t", [(1 << 63) + 1, 4]) + PAD,
@@ -142,7 +143,7 @@ def test_crafted_files_are_refused_within_limits(tmp_path):
         path = tmp_path / f"{number}.gguf"
         path.write_bytes(data)
         paths.append(str(path))
-    command = [sys.executable, "-c", GUARDED, *paths]
+    command = [sys.executable, "-W", "error", "-c", GUARDED, *paths]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     answers = done.stdout.splitlines()

@@ -264,7 +264,7 @@ def test_models(client: Any, engine: Any) -> None:
         ({"stop": ["x"] * 17}, "stop", "16"),
         ({"top_logprobs": 3}, "top_logprobs", "needs logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
-        ({"logit_bias": {"cat": 1}}, "logit_bias", "pattern"),
+        ({"logit_bias": {"cat": 1}}, "logit_bias", "no token id"),
         ({"logit_bias": {"999999": 1}}, "logit_bias", "999999"),
         ({"messages": []}, "messages", "1 item"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages.0.role", "user"),

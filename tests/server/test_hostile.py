@@ -5,14 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
+from pydantic_core import from_json
 
 from edgespec.server import requests, running
+from edgespec.server.requests import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    ResponseRequest,
+)
 
 CHAT = "/v1/chat/completions"
 
@@ -125,6 +136,73 @@ def test_what_a_prompt_may_hold(server: Any) -> None:
         messages = [{"role": "user", "content": text}]
         response = server.post(CHAT, chat(messages=messages, stream=True))
         assert response.text.endswith("data: [DONE]\n\n")
+
+
+ITEMS = {
+    "prompt": ("/v1/completions", "1.5,"),
+    "messages": (CHAT, "0,"),
+    "tools": (CHAT, '"",'),
+    "stop": (CHAT, "0,"),
+    "input": ("/v1/responses", "[],"),
+    "tokens": ("/detokenize", '"a",'),
+}
+SIZE = (4 << 20) - 1000
+
+
+def wrong_body(number: int) -> tuple[str, bytes]:
+    """A path, and a body of nearly 4 MiB for it that is wrong in every item."""
+    if number % 7 == 6:
+        pairs = "".join(f'"x{n}":"y",' for n in range(SIZE // 15))
+        return CHAT, b'{"messages": [{"role": "user"}], "logit_bias": {%s"z":0}}' % pairs.encode()
+    field = list(ITEMS)[number % 7]
+    path, item = ITEMS[field]
+    rest = '"messages": [{"role": "user", "content": "x"}], ' * (field in ("tools", "stop"))
+    return path, f'{{{rest}"{field}": [{item * (SIZE // len(item))}0]}}'.encode()
+
+
+@pytest.mark.parametrize("sent", [14, pytest.param(300, marks=pytest.mark.slow)])
+def test_large_bodies_that_are_wrong(server: Any, sent: int) -> None:
+    """Each is refused by its first error, while the server answers others."""
+    bodies = [wrong_body(number) for number in range(7)]
+    delays: list[float] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.wait(0.05):
+            began = time.monotonic()
+            httpx.get(f"{server.url}/health", timeout=60).raise_for_status()
+            delays.append(time.monotonic() - began)
+
+    def send(number: int) -> int:
+        path, content = bodies[number % 7]
+        return httpx.post(server.url + path, content=content, timeout=120).status_code
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        with ThreadPoolExecutor(4) as senders:
+            statuses = list(senders.map(send, range(sent)))
+    finally:
+        done.set()
+        asking.join()
+    assert statuses == [400] * sent
+    # Of a shared machine; one such body held the loop for 18 s.
+    assert max(delays) < 5
+
+
+def test_what_a_wrong_body_leaves_in_memory() -> None:
+    """Objects of errors would be ten times the body."""
+    for number in range(7):
+        path, content = wrong_body(number)
+        shape = {CHAT: ChatRequest, "/v1/completions": CompletionRequest}.get(path)
+        shape = shape or (ResponseRequest if "responses" in path else DetokenizeRequest)
+        value = from_json(content)
+        tracemalloc.start()
+        with pytest.raises(ValidationError) as caught:
+            shape.model_validate(value)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        tracemalloc.stop()
+        assert caught.value.error_count() < 10
 
 
 def test_a_body_that_is_too_long(serve: Any) -> None:
