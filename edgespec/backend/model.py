@@ -75,7 +75,7 @@ class Model(Closing):
         initialize()
         self._placement = _place(self.header, options)
         self._pointer = _load(self.path, options, self._placement, progress)
-        self.vocabulary = Vocabulary(lib.llama_model_get_vocab(self._pointer))
+        self.vocabulary = Vocabulary(lib.llama_model_get_vocab(self._pointer), self.path)
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             if not options.vocabulary_only:

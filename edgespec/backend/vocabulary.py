@@ -8,6 +8,7 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,10 +43,19 @@ class Vocabulary:
     """Tokenizer of a loaded model; any thread may use it while the model is open.
 
     Later calls raise BackendError, unless the answer is known already.
+
+    Args:
+        pointer: the native handle.
+        path: of the model's file.
+
+    Attributes:
+        companion: what another module keeps for as long as the model is open.
     """
 
-    def __init__(self, pointer: Any) -> None:
+    def __init__(self, pointer: Any, path: Path) -> None:
         self._pointer = pointer
+        self.path = path
+        self.companion: object = None
         self._in_use = threading.Lock()  # held while native code must not lose the model
         self.size = int(lib.llama_vocab_n_tokens(pointer))
 
@@ -64,6 +74,7 @@ class Vocabulary:
         """Note that the model is about to be freed."""
         with self._in_use:
             self._pointer = None
+        self.companion = None
 
     @property
     def bos(self) -> int | None:

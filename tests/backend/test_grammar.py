@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
 
 from edgespec.backend import Grammar, Model, Vocabulary
@@ -38,21 +41,58 @@ DOUBLING = "\n".join(
 )
 
 
-@pytest.mark.parametrize(
-    ("rules", "words"),
-    [
-        (f"root ::= {NESTED}", "ways"),
-        (DOUBLING, "rule r11 .* ways"),
-        ("\n".join(reversed(DOUBLING.splitlines())), "ways"),
-        ('root ::= (((("a"{0,30}){0,30}){0,30}){0,30})', "ways"),
-        ('root ::= ((("a"{1,30}){1,30}){1,30})', "ways"),
-        (f'root ::= "{"a" * 20_000}"{{2000}}', "40000000 characters"),
-        (f"root ::= {NESTED} ) syntax", "ways"),
-    ],
-)
-def test_rules_that_would_fill_the_memory(vocabulary: Vocabulary, rules: str, words: str) -> None:
-    with pytest.raises(GrammarError, match=words):
-        Grammar(vocabulary, rules)
+BOMBS = {
+    "optional groups that double": f"root ::= {NESTED}",
+    "rules that double": DOUBLING,
+    "in another order": "\n".join(reversed(DOUBLING.splitlines())),
+    "repetitions of repetitions": 'root ::= (((("a"{0,30}){0,30}){0,30}){0,30})',
+    "that are not empty": 'root ::= ((("a"{1,30}){1,30}){1,30})',
+    "a long text, repeated": f'root ::= "{"a" * 20_000}"{{2000}}',
+    "two ways at each step": 'root ::= "a" root "b"? | "a" root | ""',
+    "three at each step": 'root ::= "a" root | "a" root root | ""',
+    "many optional parts": "root ::= " + '"a"? ' * 3000,
+}
+
+
+@pytest.mark.parametrize("rules", BOMBS.values(), ids=BOMBS)
+def test_rules_that_would_fill_the_memory(vocabulary: Vocabulary, rules: str) -> None:
+    """Each is followed, or ends within limits of time and memory, in one line."""
+    (token,) = vocabulary.tokenize("a", add_special=False)
+    everything = np.arange(vocabulary.size, dtype=np.int32)
+    mine = psutil.Process().memory_info().rss
+    began = time.monotonic()
+    try:
+        with Grammar(vocabulary, rules) as grammar:
+            for _ in range(40):
+                grammar.accept(int(token))
+            grammar.allowed(everything)
+    except GrammarError as error:
+        assert "\n" not in str(error)
+    assert time.monotonic() - began < 40
+    assert psutil.Process().memory_info().rss - mine < 100 << 20
+
+
+def test_one_bomb_does_not_disturb_others(vocabulary: Vocabulary) -> None:
+    with Grammar(vocabulary, 'root ::= "xyz"') as grammar:
+        with (
+            pytest.raises(GrammarError, match="takes"),
+            Grammar(vocabulary, BOMBS["rules that double"]),
+        ):
+            pass
+        assert grammar.allows(int(vocabulary.tokenize("x", add_special=False)[0]))
+
+
+def test_no_process_is_left(default_model: Path) -> None:
+    before = set(psutil.Process().children())
+    with Model(default_model) as model:
+        grammar = Grammar(model.vocabulary, 'root ::= "x"')
+        (process,) = set(psutil.Process().children()) - before
+        again = Grammar(model.vocabulary, 'root ::= "x"')
+        assert set(psutil.Process().children()) - before == {process}
+        grammar.close(), again.close()
+        del grammar, again
+    gc.collect()
+    assert not process.is_running()
 
 
 @pytest.mark.parametrize(

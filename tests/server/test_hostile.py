@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -121,6 +122,26 @@ def test_patterns_that_kept_the_server(server: Any, pattern: str) -> None:
     response = server.post(CHAT, chat(response_format=wanted, max_tokens=5))
     assert response.status_code == 200 or "too complex" in response.text, response.text
     assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        'root ::= "a" root "b"? | "a" root | ""',
+        'root ::= ((("a"{1,30}){1,30}){1,30})',
+        "root ::= " + "(" * 25 + '"a"?' + "{2})" * 25,
+    ],
+)
+def test_rules_that_kept_the_server(server: Any, rules: str) -> None:
+    """Others are answered meanwhile, and who leaves leaves nothing behind."""
+    before = set(psutil.Process().children())
+    with contextlib.suppress(httpx.TimeoutException):
+        httpx.post(f"{server.url}{CHAT}", json=chat(grammar=rules, max_tokens=40), timeout=0.5)
+    assert server.post(CHAT, chat()).status_code == 200
+    response = server.post(CHAT, chat(grammar=rules, max_tokens=40))
+    assert response.status_code == 200 or "the grammar" in response.text, response.text
+    assert server.post(CHAT, chat(grammar='root ::= "a"')).status_code == 200
+    assert len(set(psutil.Process().children()) - before) <= 2
 
 
 def test_a_schema_nested_deeply(server: Any) -> None:
