@@ -22,7 +22,7 @@ from edgespec.errors import BackendError, ContextFullError, UsageError
 __all__ = ["ParallelContext", "Rows"]
 
 
-_BATCH = 128
+_BATCH = 256
 
 
 class Rows(NamedTuple):

@@ -37,6 +37,12 @@ _EVERY_S = 15.0
     '.jsonl with "prompt" or "messages", or a saved chat. May be repeated.',
 )
 @click.option(
+    "--documents",
+    multiple=True,
+    metavar="FOLDER",
+    help="Text and code to make tasks from: Markdown, plain text, source files. May be repeated.",
+)
+@click.option(
     "--hours", default=2.0, show_default=True, help="Hours for everything, over all runs."
 )
 @click.option(
@@ -58,6 +64,7 @@ def distill(
     output: str,
     kind: str,
     data: tuple[str, ...],
+    documents: tuple[str, ...],
     hours: float,
     vocabulary: int,
     start: str | None,
@@ -76,6 +83,8 @@ def distill(
         raise UsageError(f"the draft is to be {output}: give a name that ends in .gguf")
     if not 64 <= vocabulary <= 1 << 20:
         raise UsageError(f"vocabulary is {vocabulary}: it has to be 64 or more")
+    if data and documents:
+        raise UsageError("--data has the prompts already: give either --data or --documents")
     if not 0 <= threads <= 512:
         raise UsageError(f"threads is {threads}: it has to be between 0 and 512")
     from edgespec.distill.make import Request, make_draft
@@ -89,6 +98,7 @@ def distill(
         path,
         kind,
         tuple(Path(name) for name in data),
+        tuple(Path(name) for name in documents),
         hours,
         vocabulary,
         None if start is None else resolve(start).path,

@@ -14,6 +14,7 @@ import torch
 from edgespec._types import AnyArray, Float32Array
 from edgespec.backend import Model, ParallelContext
 from edgespec.distill.corpus import Batch, Batches, Conversation, Corpus, CorpusFacts
+from edgespec.distill.documents import read_documents
 from edgespec.distill.draft import Draft, Teacher
 from edgespec.distill.eagle import Eagle
 from edgespec.distill.export import read_draft
@@ -27,7 +28,7 @@ from edgespec.distill.plan import (
     measure_training,
     require_disk,
 )
-from edgespec.distill.prompts import FilePrompts, Prompts, SelfPrompts
+from edgespec.distill.prompts import FilePrompts, Prompts, SelfPrompts, TaskPrompts
 from edgespec.distill.target import (
     DraftVocabulary,
     TargetWeights,
@@ -50,8 +51,8 @@ __all__ = ["Report", "Request", "make_draft"]
 
 KINDS: dict[str, type[Draft]] = {draft.kind: draft for draft in (Tiny, Eagle)}
 
-_SEQUENCES = 48
-_LENGTH = 512  # tokens of a conversation
+_SEQUENCES = 64
+_LENGTH = 704  # tokens of a conversation
 _ANSWER = 320
 _EVALUATED, _PROVED = 4, 32  # held-out batches, while training and at the end
 _SAMPLE = 4096  # states that the output matrix is narrowed for
@@ -65,7 +66,8 @@ class Request:
     Attributes:
         target, output: files.
         kind: "tiny" or "eagle3".
-        data: files with the user's prompts; none to let the target make them up.
+        data: files with the user's prompts; none to make them up.
+        documents: files and folders that tasks are made from.
         hours: for everything, over all runs.
         vocabulary: number of tokens of the draft.
         start: a draft of this kind to continue from, with its vocabulary; None for a new one.
@@ -77,6 +79,7 @@ class Request:
     output: Path
     kind: str
     data: tuple[Path, ...]
+    documents: tuple[Path, ...]
     hours: float
     vocabulary: int
     start: Path | None
@@ -177,7 +180,11 @@ class _Run:
     def _prompts(self, template: ChatTemplate | None, model: Model) -> Prompts:
         if self._request.data:
             return FilePrompts(self._request.data, template, model.vocabulary)
-        return SelfPrompts(template, model.vocabulary)
+        if template is None:
+            return SelfPrompts(None, model.vocabulary)
+        documents = self._request.documents
+        excerpts = read_documents(documents) if documents else []
+        return TaskPrompts(template, model.vocabulary, excerpts)
 
     def _check_logits(self, context: ParallelContext) -> None:
         token = context.model.vocabulary.bos or 0

@@ -1,27 +1,36 @@
-"""What the target is asked: questions that it makes up itself, or the user's own."""
+"""What the target is asked: questions that it makes up itself, tasks, or the user's own prompts."""
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from random import Random
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from edgespec._types import Int32Array
+from edgespec._types import AnyArray, Int32Array
 from edgespec.backend import Vocabulary
+from edgespec.distill.alike import Seen
 from edgespec.distill.corpus import Corpus
+from edgespec.distill.documents import Excerpt
+from edgespec.distill.tasks import excerpt_task, follow_up, free_task, system_prompt
 from edgespec.errors import UsageError
 from edgespec.templates import ChatTemplate
 
-__all__ = ["FilePrompts", "Prompts", "SelfPrompts", "held_out"]
+__all__ = ["FilePrompts", "Prompts", "SelfPrompts", "TaskPrompts", "held_out"]
 
 
 _MARK = "QUESTION-GOES-HERE"
 _SHORTEST = 8  # characters
 _EVERY, _HELD_OUT = 30, 3
 _MOST_BYTES = 256 << 20
+_MADE_UP = 0.12  # share of the questions that the target makes up
+_FURTHER, _ANSWERS, _DOCUMENTS = 0.16, 0.3, 0.55  # bounds of a chance
+_TURNS = 512  # conversations that others can follow
+_LONGEST_TURN = 1000  # characters of one that is followed
 
 
 def held_out(number: int, prompts: int | None = None) -> bool:
@@ -48,6 +57,13 @@ class Prompts(Protocol):
 
         Args:
             question: what the target made up, if there is an opening.
+        """
+
+    def answered(self, number: int, answer: str) -> bool:
+        """Note an answer; return False if it says what another one said, and is not worth keeping.
+
+        Args:
+            number: of a prompt that `prompt` returned.
         """
 
     def held_out(self, number: int) -> bool:
@@ -99,6 +115,10 @@ class SelfPrompts:
         self._seen.add(tokens.tobytes())
         return tokens
 
+    def answered(self, number: int, answer: str) -> bool:
+        """Keep every answer."""
+        return True
+
     def held_out(self, number: int) -> bool:
         """Decide by number: no two prompts are the same."""
         return held_out(number)
@@ -108,6 +128,115 @@ class SelfPrompts:
         for conversation in corpus.conversations:
             prompt = corpus.rows("tokens", conversation)[: conversation.prompt]
             self._seen.add(prompt.tobytes())
+
+
+class _Turn(NamedTuple):
+    """A conversation that ended with an answer."""
+
+    messages: list[dict[str, Any]]
+    answer: str
+
+
+class TaskPrompts:
+    """Tasks of many kinds, with and without system prompts, some of them after an earlier answer.
+
+    They are about nothing given, about the user's documents, or about earlier answers. What is
+    nearly the same as a task before, or is answered by nearly the same, is dropped. Held-out tasks
+    have documents and earlier answers of their own.
+
+    Args:
+        template: of the target.
+        vocabulary: of the target.
+        excerpts: of the user's documents, if there are any.
+    """
+
+    def __init__(
+        self, template: ChatTemplate, vocabulary: Vocabulary, excerpts: Sequence[Excerpt] = ()
+    ) -> None:
+        self._own = SelfPrompts(template, vocabulary)
+        self._template, self._vocabulary = template, vocabulary
+        self._asked, self._answers = Seen(), Seen()
+        self._excerpts = {
+            held: [e for i, e in enumerate(excerpts) if held_out(i, len(excerpts)) == held]
+            for held in (False, True)
+        }
+        self._turns: dict[bool, deque[_Turn]] = {h: deque(maxlen=_TURNS) for h in (False, True)}
+        self._open: dict[int, list[dict[str, Any]]] = {}
+        head = self._own.opening(0)
+        self._head = "" if head is None else vocabulary.decode(head)
+        pieces = f" and {len(excerpts):,} pieces of documents" if excerpts else ""
+        self.description = f"answers by the target to tasks of many kinds{pieces}"
+
+    def opening(self, number: int) -> Int32Array | None:
+        """Return the template up to the user's words, for the share that the target makes up."""
+        own = Random(number).random() < _MADE_UP
+        return self._own.opening(number) if own else None
+
+    def prompt(self, number: int, question: str) -> Int32Array | None:
+        """Return a task whose kind depends on the number; None if there was one like it."""
+        messages = [{"role": "user", "content": question.strip()}]
+        if not question:
+            messages = self._task(number)
+        if len(messages[-1]["content"]) < _SHORTEST:
+            return None
+        tokens = _tokens(self._vocabulary, self._template.render(messages))
+        if not self._asked.add(self._text(tokens)):
+            return None
+        self._open[number] = messages
+        return tokens
+
+    def _text(self, tokens: AnyArray) -> str:
+        """Return a prompt without what the template puts before all of them."""
+        return self._vocabulary.decode(tokens).removeprefix(self._head)
+
+    def _task(self, number: int) -> list[dict[str, Any]]:
+        random = Random(number)
+        random.random()  # decided whether the target makes it up
+        held, chance = self.held_out(number), random.random()
+        turns, excerpts = self._turns[held], self._excerpts[held]
+        if turns and chance < _FURTHER:
+            turn = random.choice(turns)
+            answered = {"role": "assistant", "content": turn.answer}
+            return [*turn.messages, answered, {"role": "user", "content": follow_up(random)}]
+        system = system_prompt(random)
+        messages = [{"role": "system", "content": system}] if system else []
+        if turns and chance < _ANSWERS:
+            first, second = (_as_excerpt(random.choice(turns)) for _ in range(2))
+            content = excerpt_task(first, second, random)
+        elif excerpts and chance < _DOCUMENTS:
+            content = excerpt_task(random.choice(excerpts), random.choice(excerpts), random)
+        else:
+            content = free_task(random)
+        return [*messages, {"role": "user", "content": content}]
+
+    def answered(self, number: int, answer: str) -> bool:
+        """Drop what was said before; keep the rest, also for questions that follow it."""
+        messages = self._open.pop(number)
+        if not self._answers.add(answer):
+            return False
+        said = sum(len(m["content"]) for m in messages) + len(answer)
+        if len(answer) > _SHORTEST and said < _LONGEST_TURN:
+            self._turns[self.held_out(number)].append(_Turn(messages, answer))
+        return True
+
+    def held_out(self, number: int) -> bool:
+        """Decide by number: no two prompts are the same."""
+        return held_out(number)
+
+    def remember(self, corpus: Corpus) -> None:
+        """Do not ask them again: a held-out answer must not be trained on."""
+        for conversation in corpus.conversations:
+            tokens = corpus.rows("tokens", conversation)
+            self._asked.add(self._text(tokens[: conversation.prompt]))
+            self._answers.add(self._vocabulary.decode(tokens[conversation.prompt :]))
+
+
+def _as_excerpt(turn: _Turn) -> Excerpt:
+    before, fence, rest = turn.answer.partition("```")
+    language, _, code = rest.partition("```")[0].partition("\n")
+    if fence and code.strip():
+        return Excerpt(code.strip("\n")[:_LONGEST_TURN], language.strip() or "text")
+    return Excerpt(before.strip()[:_LONGEST_TURN], "")
 
 
 class FilePrompts:
@@ -138,6 +267,10 @@ class FilePrompts:
     def prompt(self, number: int, question: str) -> Int32Array | None:
         """Return the prompt whose turn it is."""
         return _tokens(self._vocabulary, self._texts[number % len(self._texts)])
+
+    def answered(self, number: int, answer: str) -> bool:
+        """Keep every answer: the prompts are asked again and again."""
+        return True
 
     def held_out(self, number: int) -> bool:
         """Decide by prompt, however often it is asked."""

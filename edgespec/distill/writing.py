@@ -26,15 +26,16 @@ from edgespec.speculation.settings import DrawSettings, draw_settings
 __all__ = ["TEMPERATURES", "Writer", "measure_writing", "write_corpus"]
 
 
-TEMPERATURES = (0.0, 0.6, 1.0)
+TEMPERATURES = (0.0, 0.4, 0.8, 1.0)
 """Temperatures of the answers, in turn."""
 
-_ASKING = SamplingParameters(temperature=1.0, top_k=0, top_p=0.98, min_p=0.01)
+_ASKING = SamplingParameters(temperature=1.0, top_k=100, top_p=0.98, min_p=0.01)
 _LONGEST_QUESTION = 120  # tokens
 _MOST_REFUSED = 1000
 _SHARD = 32  # conversations
 _PROBED = 8  # tokens of each sequence
 _ELSEWHERE = 1 << 40  # a number that no text reaches: the try must not use up its prompts
+_LOOP, _LONGEST_PERIOD = 64, 20  # tokens
 _ANSWERED = 0.75  # share of the time; the rest is spent on making up questions and on prompts
 
 
@@ -120,6 +121,16 @@ class _Slot:
         """Whether the target has written a token."""
         return self.length > max(self.opening, self.prompt)
 
+    @property
+    def loops(self) -> bool:
+        """Whether the target only repeats itself: there is nothing to learn from that."""
+        if self.length - max(self.opening, self.prompt) < _LOOP or self.length % 8:
+            return False
+        tail = self.history[self.length - _LOOP : self.length]
+        same = np.flatnonzero(tail[-_LONGEST_PERIOD - 1 : -1] == tail[-1])
+        periods = (_LONGEST_PERIOD - int(place) for place in same)
+        return any(np.array_equal(tail[period:], tail[:-period]) for period in periods)
+
 
 class Writer:
     """Writes one conversation after the other in every sequence of a context.
@@ -171,7 +182,7 @@ class Writer:
             for sequence, slot in enumerate(slots):
                 self._keep(slot, rows, sequence)
             ended = [
-                slot.begun and (int(token) in self._ends or slot.length >= slot.limit)
+                slot.begun and (int(token) in self._ends or slot.length >= slot.limit or slot.loops)
                 for token, slot in zip(last, slots, strict=True)
             ]
             # Read everything from the rows before a new conversation overwrites them.
@@ -179,7 +190,9 @@ class Writer:
                 if not ended[sequence]:
                     self._extend(slot, rows.logits[sequence])
             yield [
-                self._finished(s) for s, end in zip(slots, ended, strict=True) if end and s.prompt
+                self._finished(s)
+                for s, end in zip(slots, ended, strict=True)
+                if end and s.prompt and self._worth(s)
             ]
             for sequence, end in enumerate(ended):
                 if end:
@@ -268,6 +281,10 @@ class Writer:
         largest = float(logits[top])
         slot.top.append(top)
         slot.normalizer.append(largest + float(np.log(np.exp(logits - largest).sum())))
+
+    def _worth(self, slot: _Slot) -> bool:
+        answer = self._vocabulary.decode(slot.history[slot.prompt : slot.length])
+        return self._prompts.answered(slot.number, answer)
 
     def _finished(self, slot: _Slot) -> Written:
         return Written(

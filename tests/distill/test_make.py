@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -132,6 +133,20 @@ def test_an_interruption(toy_target: Path, tmp_path: Path) -> None:
     assert not list((work / "text").glob("*.partial"))
 
 
+def test_tasks_from_documents(
+    toy_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(toy_target), "-o", str(tmp_path / "d.gguf"), "--threads", "1"]
+    words += planned(tmp_path / "work", "tiny", tokens=500, steps=1)
+    package = Path(__file__).parents[2] / "edgespec" / "speculation"
+    assert run(*words, "--documents", str(package)) == 0
+    facts = json.loads((tmp_path / "work" / "text" / "corpus.json").read_text())
+    assert re.search(r"tasks of many kinds and \d+ pieces of documents", facts["data"])
+    # Other prompts are other text.
+    assert run(*words) == 2
+    assert "give another --work" in capsys.readouterr().err
+
+
 def test_calls_that_are_wrong(
     toy_target: Path,
     tmp_path: Path,
@@ -144,6 +159,8 @@ def test_calls_that_are_wrong(
         ((target, "-o", output, "--vocabulary", "3"), "64 or more"),
         ((target, "-o", output, "--hours", "0"), "hours is 0"),
         ((target, "-o", output, "--data", str(tmp_path / "none.txt")), "cannot read"),
+        ((target, "-o", output, "--documents", str(tmp_path / "none")), "no such file or folder"),
+        ((target, "-o", output, "--data", "a.txt", "--documents", "b"), "give either"),
         ((str(tmp_path / "none.gguf"), "-o", output), "none.gguf"),
     ):
         assert run(*words) == 2
