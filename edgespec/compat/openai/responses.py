@@ -15,10 +15,11 @@ from edgespec.compat.openai.calls import (
     Event,
     Text,
     Thought,
+    call_id,
     read_answer,
 )
 from edgespec.compat.openai.logprobs import ChatLogprobs, TextLogprobs
-from edgespec.compat.openai.tools import NO_TOOLS, ToolUse, call_id
+from edgespec.compat.openai.tools import NO_TOOLS, ToolUse
 from edgespec.runtime.stream import Result, TokenChunk
 
 __all__ = [

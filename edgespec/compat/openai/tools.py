@@ -8,12 +8,11 @@ theirs.
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from edgespec.compat.openai.calls import ToolCall
 from edgespec.errors import GrammarError, TemplateError, UsageError
 from edgespec.grammars import choice_of_calls, grammar_from_schema, is_lark
 from edgespec.templates import ChatTemplate
@@ -21,11 +20,9 @@ from edgespec.templates import ChatTemplate
 __all__ = [
     "NO_TOOLS",
     "CallForm",
-    "ToolCall",
     "ToolUse",
     "call_form",
     "call_grammar",
-    "call_id",
     "call_or",
     "plan_tools",
 ]
@@ -34,32 +31,6 @@ Tool = Mapping[str, Any]
 
 _MOST_TOOLS = 128
 _NAME = r"[A-Za-z0-9_.-]{1,64}"
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """A call that a model asks for.
-
-    Attributes:
-        name: of a tool that was offered.
-        arguments: a JSON text, as in OpenAI's interface; not checked against any schema.
-    """
-
-    name: str
-    arguments: str
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the entry of ``tool_calls``, with a new id."""
-        return {
-            "id": call_id(),
-            "type": "function",
-            "function": {"name": self.name, "arguments": self.arguments},
-        }
-
-
-def call_id() -> str:
-    """Return a new id of a call. Some templates require nine letters or digits."""
-    return secrets.token_hex(5)[:9]
 
 
 class CallForm(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -314,3 +315,31 @@ def test_arguments_and_ids() -> None:
     assert json.loads(first["function"]["arguments"]) == {"city": "Rome"}
     assert first["type"] == "function"
     assert first["id"] != second["id"]
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        "<tool_call>",
+        "[TOOL_CALLS] [",
+        "<tool_call><function=clock>",
+        '<tool_call>{"name": "clock",',
+        '<tool_call>{"name": "clock", "arguments": {"a": [1,',
+        "clock",
+        "[clock(",
+        '{"name": "clock"}',
+        "```json",
+        "<think>so",
+        "<|channel|>commentary to=functions.clock<|message|>",
+    ],
+)
+def test_blanks_cost_no_more_the_more_there_are(begun: str) -> None:
+    """A model that writes them for ever; each piece was compared with all before it."""
+    reader = CallReader(SCHEMAS)
+    began = time.monotonic()
+    events = reader.feed(begun)
+    for _ in range(20_000):
+        events += reader.feed("\n ")
+    events += reader.finish()
+    assert time.monotonic() - began < 20
+    assert whole_answer(events)

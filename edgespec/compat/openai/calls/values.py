@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from edgespec.compat.openai.calls.cursor import Cursor, MalformedError, Wait
 
 __all__ = [
-    "Cursor",
-    "MalformedError",
-    "Wait",
     "as_typed",
     "copy_until",
     "is_text",
@@ -23,14 +22,8 @@ __all__ = [
     "read_value",
 ]
 
-T = TypeVar("T")
-Wait = Generator[None, None, T]
-"""A reader that yields whenever it needs more text, and returns what it has read."""
-
 _DEPTH = 48
 _LARGEST = 1.7976931348623157e308
-_SPACE = re.compile(r"\s*")
-_UNFINISHED = re.compile(r"(?:<[^<>\n]{0,42}|`{1,2}|```[\w-]*[ \t]*|\[/?\w{0,40}\]?\s*)$")
 _WORD = re.compile(r"[\w.+-]*")
 _KEY = re.compile(r"[^\W\d][\w.-]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -50,73 +43,6 @@ _LITERAL_QUOTES = ("<escape>", '<|"|>')
 _PLAIN = {quote: re.compile(rf"[^{quote}\\\x00-\x1f\x7f\"]+") for quote in ('"', "'")}
 _HEX = {"x": 2, "u": 4, "U": 8}
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
-
-
-class MalformedError(Exception):
-    """The text is not what its beginning promised."""
-
-
-class Cursor:
-    """A text that comes in pieces, and a position in it.
-
-    Attributes:
-        text: what has come and may still be needed.
-        at: the position.
-        ended: whether nothing more comes.
-    """
-
-    def __init__(self) -> None:
-        self.text, self.at, self.ended = "", 0, False
-
-    def peek(self, count: int = 1) -> Wait[str]:
-        """Return the next characters: so many, or fewer at the end."""
-        while len(self.text) - self.at < count and not self.ended:
-            yield
-        return self.text[self.at : self.at + count]
-
-    def starts_with(self, literal: str) -> Wait[bool]:
-        """Return whether a literal comes next; wait only while that is open."""
-        while True:
-            there = self.text[self.at : self.at + len(literal)]
-            if there == literal or self.ended or not literal.startswith(there):
-                return there == literal
-            yield
-
-    def match(self, pattern: re.Pattern[str]) -> Wait[re.Match[str] | None]:
-        """Match a pattern whose match ends before the last character there is, or at the end."""
-        while True:
-            found = pattern.match(self.text, self.at)
-            if self.ended or (found and found.end() < len(self.text)):
-                return found
-            if not found and self.at < len(self.text):
-                return None
-            yield
-
-    def skip(self, pattern: re.Pattern[str] = _SPACE) -> Wait[str]:
-        """Pass over a pattern, white space by default; return it.
-
-        Behind a pattern of marks, wait while another mark may be on its way.
-        """
-        while True:
-            found = yield from self.match(pattern)
-            end = found.end() if found else self.at
-            if pattern is _SPACE or self.ended or not _UNFINISHED.match(self.text, end):
-                break
-            yield
-        text = found[0] if found else ""
-        self.at += len(text)
-        return text
-
-    def expect(self, literal: str) -> Wait[None]:
-        """Pass over white space and a literal.
-
-        Raises:
-            MalformedError: something else comes.
-        """
-        yield from self.skip()
-        if not (yield from self.starts_with(literal)):
-            raise MalformedError
-        self.at += len(literal)
 
 
 def read_value(cursor: Cursor, write: Callable[[str], None], depth: int = 0) -> Wait[None]:
@@ -214,7 +140,7 @@ def read_key(cursor: Cursor, write: Callable[[str], None]) -> Wait[None]:
     elif char == "<":
         yield from _literal(cursor, write)
     else:
-        key = yield from cursor.skip(_KEY)
+        key = yield from cursor.take(_KEY)
         if not key:
             raise MalformedError
         write(json.dumps(key, ensure_ascii=False))
@@ -237,7 +163,7 @@ def _closes(cursor: Cursor, end: str) -> Wait[bool]:
     """Pass over a comma between items; return whether the end came, and pass over that."""
     yield from cursor.skip()
     char = yield from cursor.peek()
-    before = cursor.text[: cursor.at].rstrip()[-1:]
+    before = _last_before(cursor)
     if char == "," and before not in ("{", "[", "(", ","):
         cursor.at += 1
         yield from cursor.skip()
@@ -248,6 +174,14 @@ def _closes(cursor: Cursor, end: str) -> Wait[bool]:
         raise MalformedError
     cursor.at += char == end
     return char == end
+
+
+def _last_before(cursor: Cursor) -> str:
+    """Return the last character before the position that is not blank."""
+    at = cursor.at - 1
+    while at >= 0 and cursor.text[at].isspace():
+        at -= 1
+    return cursor.text[at] if at >= 0 else ""
 
 
 def _string(cursor: Cursor, write: Callable[[str], None]) -> Wait[None]:
@@ -336,7 +270,7 @@ def copy_until(
 
 
 def _word(cursor: Cursor, write: Callable[[str], None]) -> Wait[None]:
-    word = yield from cursor.skip(_WORD)
+    word = yield from cursor.take(_WORD)
     if word in _WORDS:
         write(_WORDS[word])
         return
