@@ -36,6 +36,8 @@ TIERS = {"default_model": "model", "browser": "browser", "spawn": "terminal", "t
 
 def pytest_configure(config: pytest.Config) -> None:
     """Compile once, before a command would say on standard error that it does; fetch the model."""
+    from edgespec.cli.opening import SAID
+    from edgespec.files import cache_root
     from edgespec.registry.resolve import resolve
     from edgespec.runtime.loading import warm_up
     from edgespec.tuning.kernels import fast_options
@@ -45,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
     data = tempfile.TemporaryDirectory()
     config.add_cleanup(data.cleanup)
     os.environ["XDG_DATA_HOME"] = data.name  # what tests say is no conversation of the user's
+    with contextlib.suppress(FileNotFoundError):
+        (cache_root() / SAID).touch()  # terminals show what they always show
     warm_up()
     with contextlib.suppress(RegistryError):
         fast_options(resolve(None).path, 1)  # one verdict for both processes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from edgespec.cli.opening import open_engine
+from edgespec.cli.opening import open_engine, say_small_once
 from edgespec.cli.options import (
     engine_options,
     limit_options,
@@ -80,6 +80,7 @@ def chat(context: click.Context, /, **values: Any) -> int:
     with Engines(open_engine, values["model"], options) as engines:
         from edgespec.chat.loop import converse
 
+        say_small_once(values["model"])
         store, show = not values["no_store"], values["show"]
         good = converse(
             engines, settings, system=system, show=show, store=store, saved=saved, stored=stored

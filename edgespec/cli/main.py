@@ -66,8 +66,8 @@ class _LazyGroup(click.Group):
 def cli(debug: bool, verbose: bool) -> None:
     """Run GGUF models on a CPU, faster, with exactly the output they would give anyway.
 
-    MODEL is a path to a .gguf file, a name from `edgespec models list`, or
-    hf:OWNER/REPO/FILE.gguf. Without it the default model is used, downloaded on first use.
+    MODEL is a path to a .gguf file, a name from `edgespec list`, or hf:OWNER/REPO[:Q4_K_M].
+    Without it the default model is used, downloaded on first use.
     """
     if debug or verbose:
         level = logging.DEBUG if verbose else logging.INFO

@@ -26,11 +26,11 @@ def model_facts(name: str) -> tuple[dict[str, Any], GGUFHeader | None]:
     from edgespec.gguf.header import read_header
     from edgespec.registry.cache import default_cache
     from edgespec.registry.manifest import load_manifest
-    from edgespec.registry.resolve import resolve
+    from edgespec.registry.resolve import present, resolve
 
     cache = default_cache()
     entry = load_manifest().find(name)
-    if entry is not None and not cache.holds(entry.file, entry.sha256):
+    if entry is not None and present(entry) is None:
         return _facts_of_entry(entry), None
     path = resolve(name, offline=True).path
     header = read_header(path)
@@ -52,6 +52,13 @@ def _memory(header: GGUFHeader) -> dict[str, Any]:
         header, context=context, batch=BATCH, outputs=1, flash_attention=False, repack=False
     )
     return {"context": context, "bytes": needed.required, "account": str(needed)}
+
+
+def _published_memory(entry: ManifestEntry) -> dict[str, Any] | None:
+    if entry.memory is None:
+        return None
+    account = f"about {entry.memory / 1e9:.1f} GB"
+    return {"context": 4096, "bytes": entry.memory, "account": account}
 
 
 def template_of(name: str, header: GGUFHeader | None) -> str:
@@ -121,6 +128,7 @@ def _facts_of_entry(entry: ManifestEntry) -> dict[str, Any]:
         "vocabulary_size": None,
         "chat_template": None,
         "sha256": entry.sha256,
+        "memory": _published_memory(entry),
     }
 
 

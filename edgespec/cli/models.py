@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -22,10 +22,6 @@ from edgespec.cli.opening import megabytes, pull_progress
 from edgespec.cli.options import confirmed
 from edgespec.errors import UsageError
 
-if TYPE_CHECKING:
-    from edgespec.registry.cache import ModelCache
-    from edgespec.registry.manifest import ManifestEntry
-
 __all__ = ["models"]
 
 _HOLDERS = ("run", "chat", "serve", "bench", "tune", "verify")
@@ -39,17 +35,12 @@ def models() -> None:
 @models.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_models(as_json: bool) -> None:
-    """Show the known models, and everything that was downloaded."""
-    from edgespec.registry.cache import default_cache
-    from edgespec.registry.manifest import load_manifest
+    """Show models with a name, what was downloaded, and what other programs have.
 
-    cache = default_cache()
-    manifest = load_manifest()
-    rows = [_entry_row(entry, cache) for entry in manifest.entries]
-    known = {entry.file for entry in manifest.entries}
-    for record in cache.records():
-        if record.file not in known:
-            rows.append(_row(record.name, record.size, "", "", True, path=cache.path(record.file)))
+    MEMORY is what answering takes with 4096 tokens of context, TOKENS/S what to expect of this
+    machine at most without speculation. DRAFT is what can propose tokens beside prompt lookup.
+    """
+    rows = [*_rows()]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
@@ -62,7 +53,8 @@ def list_models(as_json: bool) -> None:
 def pull(name: str) -> None:
     """Download a model, unless it is on this machine.
 
-    NAME is one of `edgespec models list`, or hf:OWNER/REPO/FILE.gguf.
+    NAME is one of `edgespec models list`, hf:OWNER/REPO/FILE.gguf, or hf:OWNER/REPO[:Q4_K_M],
+    which finds the file.
     """
     from edgespec.registry.resolve import resolve
 
@@ -81,7 +73,7 @@ def pull(name: str) -> None:
 def info(name: str, draft: str | None, template: bool, as_json: bool) -> None:
     """Show what is known of a model.
 
-    NAME may also be hf:OWNER/REPO/FILE.gguf, or a path.
+    NAME may be all that may stand for MODEL: a name, hf:OWNER/REPO[:Q4_K_M], a path.
     """
     if template and as_json:
         raise UsageError("--template and --json exclude each other: the JSON has the template")
@@ -103,13 +95,14 @@ def info(name: str, draft: str | None, template: bool, as_json: bool) -> None:
 def remove(name: str, yes: bool) -> None:
     """Delete the downloaded model NAME."""
     from edgespec.registry.cache import default_cache
-    from edgespec.registry.resolve import cached_file
+    from edgespec.registry.resolve import cached_files
 
-    cache, file = default_cache(), cached_file(name)
-    if not yes and not confirmed(f"Delete {cache.path(file)}?"):
+    cache, files = default_cache(), cached_files(name)
+    more = f" and {len(files) - 1} more parts" if len(files) > 1 else ""
+    if not yes and not confirmed(f"Delete {cache.path(files[0])}{more}?"):
         click.echo("kept", err=True)
         return
-    freed = cache.remove(file)
+    freed = sum(cache.remove(file) for file in files)
     click.echo(f"removed {name}: {megabytes(freed)} freed", err=True)
 
 
@@ -160,34 +153,85 @@ def _print_template(text: str) -> None:
     click.echo(text, color=True)
 
 
-def _entry_row(entry: ManifestEntry, cache: ModelCache) -> dict[str, Any]:
-    path = cache.path(entry.file)
-    row = _row(entry.name, entry.size, entry.licence, entry.quantization, path.is_file(), path=path)
-    return row | {"default": entry.default}
+def _rows() -> Iterator[dict[str, Any]]:
+    from edgespec.registry.cache import default_cache
+    from edgespec.registry.elsewhere import elsewhere
+    from edgespec.registry.hub import parts
+    from edgespec.registry.manifest import load_manifest
+    from edgespec.registry.resolve import present
+    from edgespec.runtime.processors import default_threads
+    from edgespec.tuning.bandwidth import expected_speed, memory_bandwidth
+
+    cache, manifest = default_cache(), load_manifest()
+    bandwidth = memory_bandwidth(default_threads())
+    shown: set[Path] = set()
+    for entry in manifest.entries:
+        path = present(entry)
+        owner = "" if path is None or path.is_relative_to(cache.folder) else "another program"
+        shown.add(cache.path(entry.file) if path is None else path)
+        drafts = entry.memory is not None  # a head answers nothing by itself
+        yield _row(entry.name, entry.size, path, owner) | {
+            "licence": entry.licence,
+            "quantization": entry.quantization,
+            "memory_bytes": entry.memory,
+            "tokens_per_second": expected_speed(entry.size, bandwidth) if drafts else None,
+            "draft": entry.drafts[0] if entry.drafts else None,
+            "default": entry.default,
+        }
+    sizes = {record.file: record.size for record in cache.records()}
+    for record in cache.records():
+        files, path = parts(record.file), cache.path(record.file)
+        if path not in shown and files[0] == record.file:
+            size = sum(sizes.get(file, 0) for file in files)
+            yield _row(record.name, size, path, "") | _speed(size, bandwidth)
+    for found in elsewhere():
+        if found.path not in shown:
+            size = found.size
+            yield _row(found.name, size, found.path, found.owner) | _speed(size, bandwidth)
 
 
-def _row(
-    name: str, size: int, licence: str, quantization: str, downloaded: bool, *, path: Path
-) -> dict[str, Any]:
+def _speed(size: int, bandwidth: int) -> dict[str, float]:
+    from edgespec.tuning.bandwidth import expected_speed
+
+    return {"tokens_per_second": expected_speed(size, bandwidth)}
+
+
+def _row(name: str, size: int, path: Path | None, owner: str) -> dict[str, Any]:
     return {
         "name": name,
         "size_bytes": size,
-        "licence": licence,
-        "quantization": quantization,
-        "downloaded": downloaded,
-        "path": str(path) if downloaded else None,
+        "licence": "",
+        "quantization": "",
+        "memory_bytes": None,
+        "tokens_per_second": None,
+        "draft": None,
+        "downloaded": path is not None,
+        "path": None if path is None else str(path),
+        "owner": owner,
         "default": False,
     }
 
 
 def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    cells = [("NAME", "SIZE", "LICENCE", "QUANTIZATION", "DOWNLOADED")]
+    cells = [("NAME", "SIZE", "MEMORY", "TOKENS/S", "LICENCE", "DRAFT", "HERE")]
     for row in rows:
-        name = row["name"] + (" (default)" if row["default"] else "")
-        here = "yes" if row["downloaded"] else "no"
-        size = megabytes(row["size_bytes"])
-        cells.append((name, size, row["licence"] or "-", row["quantization"] or "-", here))
+        speed = row["tokens_per_second"]
+        cells.append(
+            (
+                shown_line(row["name"]) + (" (default)" if row["default"] else ""),
+                _size(row["size_bytes"]),
+                _size(row["memory_bytes"]) if row["memory_bytes"] else "-",
+                f"{float(f'{speed:.2g}'):g}" if speed else "-",
+                row["licence"] or "-",
+                row["draft"] or "-",
+                row["owner"] or ("yes" if row["downloaded"] else "no"),
+            )
+        )
     return _aligned(cells)
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
 def _aligned(cells: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -13,13 +13,17 @@ import click
 
 from edgespec.chat.characters import printable
 from edgespec.extras import has_extra
+from edgespec.files import cache_root
 
 if TYPE_CHECKING:
     from edgespec.registry.fetch import Progress
     from edgespec.runtime.engine import Engine
     from edgespec.runtime.options import EngineOptions
 
-__all__ = ["megabytes", "open_engine", "pull_progress", "say_compiling"]
+__all__ = ["SAID", "megabytes", "open_engine", "pull_progress", "say_compiling", "say_small_once"]
+
+SAID = "said-that-the-default-is-small"
+"""A file in the cache folder."""
 
 _SLOW_LOAD_STEPS = 20
 
@@ -50,6 +54,26 @@ def open_engine(model: str | None, options: EngineOptions) -> Engine:
 def say_compiling() -> None:
     """Explain a wait to the user."""
     click.echo("Compiling kernels for this processor, once (about 15 s) ...", err=True)
+
+
+def say_small_once(model: str | None) -> None:
+    """Tell people in a terminal, once on a machine, that there are better models than the default.
+
+    Nothing is said where a model was named, nor where the fact could not be kept.
+    """
+    if model is not None or not (sys.stdout.isatty() and sys.stderr.isatty()):
+        return
+    said = cache_root() / SAID
+    try:
+        said.parent.mkdir(parents=True, exist_ok=True)
+        said.touch(exist_ok=False)
+    except OSError:
+        return
+    click.echo(
+        "edgespec: the default model is small, so that it starts at once: a toy beside the others. "
+        "`edgespec list` shows them; `edgespec run NAME PROMPT` uses one. (Said once.)",
+        err=True,
+    )
 
 
 @contextmanager

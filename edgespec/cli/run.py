@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgespec.chat.characters import printable
-from edgespec.cli.opening import open_engine
+from edgespec.cli.opening import open_engine, say_small_once
 from edgespec.cli.options import (
     engine_options,
     limit_options,
@@ -80,6 +80,8 @@ def run(**values: Any) -> int:
     if values["as_json"]:
         report = {**result.as_json(), "seed": sampling.seed, "exactness": exactness.as_json()}
         click.echo(json.dumps(report, ensure_ascii=False))
+    else:
+        say_small_once(values["model"])
     return _status(result)
 
 

@@ -27,6 +27,8 @@ __all__ = [
     "Progress",
     "fetch_huggingface",
     "fetch_url",
+    "hub_headers",
+    "hub_reason",
     "matching_file",
     "silent",
 ]
@@ -165,19 +167,16 @@ def fetch_huggingface(
     """
     import huggingface_hub as hub  # slow to import, and only downloads need it
 
-    # It is exported lazily, which type checkers do not see.
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined,unused-ignore]
-
     try:
         url = hub.hf_hub_url(source.repo, source.file, revision=source.revision)
         found = hub.get_hf_file_metadata(url, timeout=_ANSWER_SECONDS)
         # A branch may move between an interruption and the continuation: name the commit.
         if found.commit_hash:
             url = hub.hf_hub_url(source.repo, source.file, revision=found.commit_hash)
-        headers = {name: str(value) for name, value in build_hf_headers().items()}
+        headers = hub_headers()
     except Exception as error:
         # The HTTP library below, and so the errors that come through, depends on the version.
-        raise DownloadError(_reason(error)) from None
+        raise DownloadError(hub_reason(error)) from None
     fetch_url(url, partial, size=size or found.size, progress=progress, headers=headers)
     etag = found.etag or ""
     return etag if _SHA256.fullmatch(etag) else None
@@ -198,7 +197,7 @@ def matching_file(repo: str, pattern: str) -> str:
     try:
         files = hub.HfApi().list_repo_files(repo)
     except Exception as error:
-        raise DownloadError(f"{repo}: {_reason(error)}") from None
+        raise DownloadError(f"{repo}: {hub_reason(error)}") from None
     found = [file for file in files if fnmatchcase(file, pattern)]
     if len(found) == 1:
         return found[0]
@@ -207,7 +206,24 @@ def matching_file(repo: str, pattern: str) -> str:
     raise DownloadError(f"{repo}: {many} {pattern!r}: it has {known[:_SHOWN] or 'no GGUF files'}")
 
 
-def _reason(error: Exception) -> str:
+def hub_headers() -> dict[str, str]:
+    """Return the headers of a request to Hugging Face, the user's token among them.
+
+    Raises OfflineModeIsEnabled if the environment forbids requests.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    # It is exported lazily, which type checkers do not see.
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined,unused-ignore]
+
+    if constants.HF_HUB_OFFLINE:
+        raise OfflineModeIsEnabled("HF_HUB_OFFLINE")
+    return {name: str(value) for name, value in build_hf_headers().items()}
+
+
+def hub_reason(error: Exception) -> str:
+    """Say in a few words what an error of a request to Hugging Face means."""
     known = {
         "GatedRepoError": "needs an accepted licence and a login (`hf auth login`)",
         "RepositoryNotFoundError": "no such repository, or it is private",

@@ -85,13 +85,22 @@ Source = HuggingFaceSource | HttpsSource | WheelSource | BundledSource
 
 @dataclass(frozen=True)
 class ManifestEntry:
-    """One model: what it is, what its file must be, and where to get it."""
+    """One model: what it is, what its file must be, and where to get it.
+
+    Attributes:
+        sha256: None where the checksum that Hugging Face publishes counts; *size* is approximate
+            then.
+        memory: bytes that answering takes with 4096 tokens of context, for models whose header
+            is not here yet.
+        drafts: what fits it; the first is the best.
+    """
 
     name: str
     title: str
     file: str
-    sha256: str
+    sha256: str | None
     size: int
+    memory: int | None
     licence: str
     architecture: str
     quantization: str
@@ -176,8 +185,9 @@ def _entry(table: _Table) -> ManifestEntry:
         name=name,
         title=table.text("title"),
         file=table.text("file", _is_plain_gguf_name),
-        sha256=table.text("sha256", _matches(_SHA256)),
+        sha256=table.text("sha256", _matches(_SHA256)) if table.has("sha256") else None,
         size=table.positive("size"),
+        memory=table.positive("memory") if table.has("memory") else None,
         licence=table.text("licence"),
         architecture=table.text("architecture"),
         quantization=table.text("quantization"),
@@ -190,6 +200,8 @@ def _entry(table: _Table) -> ManifestEntry:
     table.done()
     if not entry.sources:
         raise RegistryError(f"{table.where}: needs at least one source")
+    if entry.sha256 is None and any(source.kind != "huggingface" for source in entry.sources):
+        raise RegistryError(f"{table.where}: only Hugging Face may stand in for a sha256")
     return entry
 
 
@@ -249,6 +261,9 @@ class _Table:
         if not accept(value):
             raise RegistryError(f"{self.where}: {key} = {value!r} is not acceptable")
         return value
+
+    def has(self, key: str) -> bool:
+        return key in self._values
 
     def positive(self, key: str) -> int:
         value = self._take(key, int)

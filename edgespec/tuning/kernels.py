@@ -9,20 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import perf_counter
-
-import numpy as np
 
 from edgespec.backend import ModelOptions, formats_of, kernel_status, time_formats
 from edgespec.gguf.header import GGUFHeader, read_header
 from edgespec.tuning.setting import build_facts, load_measurement, store_measurement
 
-__all__ = ["fast_options", "faster_formats", "memory_bandwidth", "usual_kernels"]
-
-_READ = 256 << 20
-"""Bytes: more than any cache."""
+__all__ = ["fast_options", "faster_formats", "usual_kernels"]
 
 _TOKEN, _BLOCK, _PROMPT = 1, 4, 32
 _SECONDS = 0.2
@@ -50,18 +43,6 @@ def fast_options(file: Path, threads: int) -> ModelOptions:
 def usual_kernels(header: GGUFHeader) -> str:
     """Whose kernels multiply most of a file's weights where the user left it open."""
     return "edgespec" if faster_formats(header) else "llama.cpp"
-
-
-def memory_bandwidth(threads: int) -> int:
-    """Bytes a second that so many threads read together, by NumPy; the best of a few tries."""
-    parts = [np.ones(_READ // threads // 8) for _ in range(threads)]
-    with ThreadPoolExecutor(threads) as pool:
-        seconds = []
-        for _ in range(5):
-            started = perf_counter()
-            list(pool.map(np.max, parts))
-            seconds.append(perf_counter() - started)
-    return int(sum(part.nbytes for part in parts) / min(seconds))
 
 
 def _faster(name: str) -> bool:

@@ -80,7 +80,7 @@ def run(data, server, cache, monkeypatch):
 
 def test_list_before_and_after(run, cache):
     before = run("list").stdout.splitlines()
-    assert before[0].split() == ["NAME", "SIZE", "LICENCE", "QUANTIZATION", "DOWNLOADED"]
+    assert before[0].split() == ["NAME", "SIZE", "MEMORY", "TOKENS/S", "LICENCE", "DRAFT", "HERE"]
     assert before[1].split()[:2] == ["tiny", "(default)"]
     assert [line.split()[-1] for line in before[1:]] == ["no", "no"]
     run("pull", "tiny")

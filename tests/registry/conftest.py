@@ -41,6 +41,8 @@ class FileServer:
     headers: dict[str, str] = field(default_factory=dict)
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     """Method, path and Range header of each request."""
+    tokens: set[str | None] = field(default_factory=set)
+    """Authorization headers of all requests."""
 
     def etag(self, path: str) -> str:
         return '"' + hashlib.sha256(self.files[path]).hexdigest() + '"'
@@ -66,6 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body: bool) -> None:
         shared, asked = self.shared, self.headers.get("Range")
         shared.requests.append((self.command, self.path, asked))
+        shared.tokens.add(self.headers.get("Authorization"))
         data = shared.files.get(self.path)
         if data is None:
             self.send_response(404)

@@ -6,7 +6,7 @@ import pytest
 
 from edgespec.errors import ModelFileError, RegistryError, UnknownModelError
 from edgespec.registry.manifest import load_manifest
-from edgespec.registry.resolve import cached_file, resolve
+from edgespec.registry.resolve import cached_files, resolve
 
 HUB_FILE = "hf/owner/repo/sub/m.gguf"
 
@@ -57,7 +57,7 @@ def test_missing_path(missing, cache):
 
 
 def test_unknown_name_lists_close_ones(cache):
-    close = r"did you mean smollm2-135m or smollm2-135m-eagle3\?"
+    close = r"did you mean smollm2-135m or smollm2-360m or smollm2-135m-eagle3\?"
     with pytest.raises(UnknownModelError, match=close):
         resolve("SmolLM-135")
     with pytest.raises(UnknownModelError, match="models list"):
@@ -85,6 +85,10 @@ def test_cached_hub_file(cache, in_cache):
     "reference",
     [
         "hf:",
+        "hf:owner",
+        "hf:owner/repo:",
+        "hf:owner/repo:Q4/K",
+        "hf:owner/repo/m.gguf:Q4_0",
         "hf:owner/m.gguf",
         "hf:owner/repo/m.bin",
         "hf:owner/repo/../m.gguf",
@@ -105,10 +109,10 @@ def test_malformed_reference(reference, cache):
 
 
 def test_cached_file_names():
-    assert cached_file("hf:owner/repo/sub/m.gguf") == HUB_FILE
-    assert cached_file("smollm2-135m") == load_manifest().default.file
+    assert cached_files("hf:owner/repo/sub/m.gguf") == (HUB_FILE,)
+    assert cached_files("smollm2-135m") == (load_manifest().default.file,)
     with pytest.raises(UnknownModelError):
-        cached_file("m.gguf")
+        cached_files("m.gguf")
 
 
 def test_default_cache_folder(monkeypatch):
