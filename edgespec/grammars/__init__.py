@@ -1,6 +1,7 @@
 """What an answer may be: JSON Schemas, regular expressions, grammars, and who obeys them."""
 
 from edgespec.grammars.guidance import Guide, Matcher
+from edgespec.grammars.parts import PartGrammars, grammars_of_arguments
 from edgespec.grammars.texts import (
     choice_of_calls,
     grammar_from_regex,
@@ -12,9 +13,11 @@ from edgespec.grammars.texts import (
 __all__ = [
     "Guide",
     "Matcher",
+    "PartGrammars",
     "choice_of_calls",
     "grammar_from_regex",
     "grammar_from_schema",
     "grammar_of_json",
+    "grammars_of_arguments",
     "is_lark",
 ]

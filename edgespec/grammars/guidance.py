@@ -20,8 +20,9 @@ from edgespec.grammars.limits import LIMITS, reason_of
 __all__ = ["Guide", "Matcher"]
 
 _MAX_CHARACTERS = 1 << 19
-_CACHED = 8
+_CACHED = 64
 _UNFORCED = '\n%llguidance {"no_forcing": true}'
+_LONGEST_PIECE = 32
 _SPECIAL = b"\xff"  # marks tokens that are no text; no UTF-8 contains this byte
 
 
@@ -93,6 +94,7 @@ class Guide:
         self._lock = threading.Lock()
         self._building = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
+        self._spelled: dict[bytes, int] = {}
         self._prepared: OrderedDict[str, Matcher] = OrderedDict()
         # The library adds an end token where there is none.
         self.words = (vocabulary.size + (not vocabulary.end_tokens) + 31) // 32
@@ -115,6 +117,19 @@ class Guide:
                 self._prepared.popitem(last=False)
             return prepared.copy()
 
+    def spell(self, data: bytes) -> list[int] | None:
+        """Return tokens that have these bytes, whatever the tokenizer would choose, or None."""
+        self._library_tokenizer()
+        found, at = [], 0
+        while at < len(data):
+            ends = range(min(len(data), at + _LONGEST_PIECE), at, -1)
+            end = next((end for end in ends if data[at:end] in self._spelled), None)
+            if end is None:
+                return None
+            found.append(self._spelled[data[at:end]])
+            at = end
+        return found
+
     def _prepare(self, text: str) -> Matcher:
         if len(text) > _MAX_CHARACTERS:
             raise GrammarError(f"the grammar is longer than {_MAX_CHARACTERS} characters")
@@ -126,9 +141,10 @@ class Guide:
     def _library_tokenizer(self) -> LLTokenizer:
         with self._building:
             if self._tokenizer is None:
-                ends = sorted(self._vocabulary.end_tokens)
+                ends, tokens = sorted(self._vocabulary.end_tokens), _Tokens(self._vocabulary)
+                self._spelled = {piece: token for token, piece in enumerate(tokens.tokens)}
                 # The names are the library's.
-                self._tokenizer = LLTokenizer(_Tokens(self._vocabulary), eos_token=ends or None)  # type: ignore[arg-type]
+                self._tokenizer = LLTokenizer(tokens, eos_token=ends or None)  # type: ignore[arg-type]
             return self._tokenizer
 
 

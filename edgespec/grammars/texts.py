@@ -24,6 +24,7 @@ __all__ = [
     "grammar_from_schema",
     "grammar_of_json",
     "is_lark",
+    "schema_rule",
 ]
 
 _HEAD = "%llguidance {}\n"
@@ -49,7 +50,7 @@ def grammar_from_schema(schema: str | Mapping[str, Any] | bool) -> str:
         GrammarError: it is not JSON, or asks for what cannot be enforced; the message has the
             keyword and its JSON path.
     """
-    return f"{_HEAD}start: {_json_rule(_as_text(schema))}"
+    return f"{_HEAD}start: {schema_rule(_as_text(schema))}"
 
 
 def grammar_of_json() -> str:
@@ -84,7 +85,7 @@ def choice_of_calls(opening: str, calls: Iterable[tuple[str, Any]], closing: str
     """
     branches, rules = [], []
     for number, (head, schema) in enumerate(calls):
-        rules.append(f"call_{number}: {_json_rule(_as_text(schema))}")
+        rules.append(f"call_{number}: {schema_rule(_as_text(schema))}")
         branches.append(f"{_literal(head)} call_{number}")
     parts = [_literal(opening), f"( {' | '.join(branches)} )", _literal(closing)]
     return "\n".join([f"{_HEAD}start: {' '.join(part for part in parts if part)}", *rules])
@@ -103,9 +104,13 @@ def _as_text(schema: str | Mapping[str, Any] | bool) -> str:
         raise GrammarError(f"the JSON schema is not JSON: {error}") from None
 
 
-@lru_cache(maxsize=32)
-def _json_rule(text: str) -> str:
-    """Return the right side of a rule for JSON of this schema."""
+@lru_cache(maxsize=256)
+def schema_rule(text: str) -> str:
+    """Return the right side of a rule for JSON of this schema.
+
+    Raises:
+        GrammarError: as of `grammar_from_schema`.
+    """
     schema = parse_schema(text)
     rule = _unchecked(schema)
     if error := validation_error(f"{_HEAD}start: {rule}"):

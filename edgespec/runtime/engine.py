@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ from edgespec.backend import Grammar
 from edgespec.backend.lifetime import Closing, Lifetime
 from edgespec.backend.native import claim_process
 from edgespec.errors import UsageError
-from edgespec.grammars import Guide, is_lark
+from edgespec.grammars import Guide, PartGrammars, is_lark
 from edgespec.registry.fetch import Progress, silent
 from edgespec.runtime.constraint import Constraint, GbnfConstraint, GuidedConstraint
 from edgespec.runtime.cycle import Cycle, CycleReport
 from edgespec.runtime.decoder import Decoder, Edit, PrefillProgress
 from edgespec.runtime.drafting import open_drafter, remember
+from edgespec.runtime.holding import HoldingConstraint
 from edgespec.runtime.loading import LoadProgress, make_policy, open_target
 from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
 from edgespec.runtime.options import EngineOptions
@@ -130,7 +131,7 @@ class Engine(Closing):
         limits: GenerationLimits | None = None,
         *,
         accept: str = "auto",
-        grammar: str | None = None,
+        grammar: str | PartGrammars | None = None,
         logprobs: int | None = None,
         k: int | None = None,
         edit: Edit | None = None,
@@ -143,7 +144,8 @@ class Engine(Closing):
             sampling: filters and seed.
             limits: what ends the generation.
             grammar: what the answer obeys: what `grammar_from_schema` or `grammar_from_regex`
-                returns, a text in llguidance's language that begins with ``%llguidance``, or GBNF.
+                returns, a text in llguidance's language that begins with ``%llguidance``, or GBNF;
+                or what parts of it obey.
             accept: one of `ACCEPTANCE_RULES`; "auto" is rejection, at temperature 0 greedy.
             logprobs: tell how likely each token was, and so many of the most likely ones.
             k: the most proposals of a cycle, up to `largest_k`; 0 for plain decoding.
@@ -329,8 +331,11 @@ class Engine(Closing):
             )
         return self._breaker_tables[texts]
 
-    def _constraint(self, grammar: str, sampling: SamplingParameters) -> Constraint:
+    def _constraint(self, grammar: str | PartGrammars, sampling: SamplingParameters) -> Constraint:
         ends = self.vocabulary.end_tokens
+        if isinstance(grammar, PartGrammars):
+            piece = partial(self.vocabulary.piece, special=True)
+            return HoldingConstraint(grammar, self._guide, piece, ends, self._bits)
         if not is_lark(grammar):
             return GbnfConstraint(Grammar(self.vocabulary, grammar), sampling, ends)
         return GuidedConstraint(self._guide.start(grammar), ends, self._bits)

@@ -22,7 +22,7 @@ from edgespec.compat.openai.responses import (
 )
 from edgespec.compat.openai.tools import ToolUse, call_or, plan_tools
 from edgespec.errors import EdgespecError, GrammarError, UsageError
-from edgespec.grammars import grammar_from_schema, grammar_of_json
+from edgespec.grammars import PartGrammars, grammar_from_schema, grammar_of_json
 from edgespec.runtime.options import NO_LIMIT
 from edgespec.runtime.stream import GenerationLimits, Result, Stream
 from edgespec.sampling.parameters import SamplingParameters
@@ -182,12 +182,14 @@ def _chat(engine: Engine, request: ChatRequest, defaults: Defaults) -> _Maker:
     tokens = engine.tokenize(prompt)
     name = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
     limits = _limits(request, name, defaults)
-    grammar = _grammar(engine, request, tools)
+    grammar: str | PartGrammars | None = _grammar(engine, request, tools)
     k = _most_proposals(engine, request)
     _check_length(engine, len(tokens), "messages")
     model, vocabulary = engine.model_name, engine.vocabulary
     begun = messages[-1]["content"] if request.continue_final_message else ""
     closing = opened_thought(prompt, begun)
+    if grammar is None and tools and tools.held:
+        grammar = replace(tools.held, aside=closing)
     marks = engine.shown_tokens(MARKS.union(tools.marks if tools else ()))
 
     def make(sampling: SamplingParameters) -> Choice:

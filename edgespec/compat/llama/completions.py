@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from edgespec._types import Int32Array
@@ -20,6 +21,7 @@ from edgespec.compat.openai.calls import MARKS, opened_thought
 from edgespec.compat.openai.logprobs import TextLogprobs
 from edgespec.compat.openai.tools import call_or, plan_tools
 from edgespec.errors import UnsupportedError, UsageError
+from edgespec.grammars import PartGrammars
 from edgespec.runtime.decoder import Edit
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.stream import Stream
@@ -169,7 +171,10 @@ class Completions:
                 rules = call_or(self.engine.template, plan, rules) if rules else plan.grammar
             text = self._render(messages, plan.tools if plan else None)
             prompt = self.engine.tokenize(text)
-            started = self._start(prompt, asked, seed, rules, likely, edit)
+            obeyed: str | PartGrammars | None = rules
+            if plan and plan.held and rules is None:
+                obeyed = replace(plan.held, aside=opened_thought(text))
+            started = self._start(prompt, asked, seed, obeyed, likely, edit)
             if plan:
                 started.shown = self.engine.shown_tokens(MARKS.union(plan.marks))
             closing = opened_thought(text) if plan else None
@@ -201,7 +206,7 @@ class Completions:
         tokens: Sequence[int] | Int32Array,
         asked: Asked,
         seed: int | None,
-        rules: str | None,
+        rules: str | PartGrammars | None,
         likely: int | None,
         edit: Edit | None,
     ) -> Stream:

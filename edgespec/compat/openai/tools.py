@@ -12,9 +12,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from edgespec.compat.openai.calls import ToolCall
+from edgespec.compat.openai.calls import THOUGHTS, ToolCall
 from edgespec.errors import GrammarError, TemplateError, UsageError
-from edgespec.grammars import choice_of_calls, grammar_from_schema, is_lark
+from edgespec.grammars import (
+    PartGrammars,
+    choice_of_calls,
+    grammar_from_schema,
+    grammars_of_arguments,
+    is_lark,
+)
 from edgespec.templates import ChatTemplate
 
 __all__ = [
@@ -63,6 +69,7 @@ class ToolUse(NamedTuple):
         grammar: of an answer that is a call; None if the model may decide.
         schemas: of the parameters of each, as far as they are known.
         marks: texts that a call follows, as the chat template has shown.
+        held: where the model may decide, what the arguments of its calls obey.
     """
 
     tools: Sequence[Tool] | None
@@ -70,6 +77,7 @@ class ToolUse(NamedTuple):
     grammar: str | None
     schemas: Mapping[str, Any] = MappingProxyType({})
     marks: tuple[str, ...] = ()
+    held: PartGrammars | None = None
 
 
 NO_TOOLS = ToolUse(None, frozenset(), None)
@@ -92,7 +100,7 @@ def plan_tools(
     Raises:
         UsageError: a tool or the choice is not of that form, or the template does not support
             tools.
-        GrammarError: the parameters of a tool that has to be called make no grammar.
+        GrammarError: the parameters of a tool that has to be called, or is strict, make no grammar.
     """
     names = _names(tools or ())
     if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
@@ -103,12 +111,31 @@ def plan_tools(
     if not tools or wanted == "none":
         return None
     form = call_form(template, tools)
-    grammar = None
-    if wanted != "auto":
+    grammar = held = None
+    if wanted == "auto":
+        held = _held(tools)
+    else:
         called = [t for t in tools if wanted in (_ANY, t["function"]["name"])]
         grammar = call_grammar(form, called)
     schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
-    return ToolUse(tools, frozenset(names), grammar, schemas, form.marks)
+    return ToolUse(tools, frozenset(names), grammar, schemas, form.marks, held)
+
+
+def _held(tools: Sequence[Tool]) -> PartGrammars | None:
+    """Return what the arguments of these tools obey, as far as that can be enforced.
+
+    Raises:
+        GrammarError: that of a tool that says it is strict cannot; the message names it.
+    """
+    schemas = {}
+    for tool in tools:
+        function = tool["function"]
+        try:
+            schemas[function["name"]] = parameters_of(function)
+        except GrammarError:
+            if function.get("strict"):
+                raise
+    return grammars_of_arguments(schemas, THOUGHTS)
 
 
 _ANY = "*"  # which no tool can be called

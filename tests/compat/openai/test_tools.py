@@ -262,3 +262,18 @@ def test_a_tool_that_cannot_be_used_is_named(templates: Any) -> None:
     tools = [function("f", q={"type": "string"}), function("g", id={"not": {"type": "string"}})]
     with pytest.raises(GrammarError, match=r"tool g: .*not at \$\.properties\.id"):
         plan_tools(templates["tagged"], tools, "required")
+
+
+def test_strict_means_strict(templates: Any, tools: Any) -> None:
+    """What cannot be enforced is refused for a strict tool, and not held for others."""
+    odd = {"type": "object", "properties": {"a": {"not": {"type": "null"}}}}
+    function = {"name": "odd", "parameters": odd}
+    tool = {"type": "function", "function": function}
+    use = plan_tools(templates["tagged"], [tools[0], tool])
+    assert use is not None and use.held is not None and use.grammar is None
+    assert set(use.held.grammars) == {b"weather"}
+    strict = {"type": "function", "function": {**function, "strict": True}}
+    with pytest.raises(GrammarError, match="tool odd: .* not at"):
+        plan_tools(templates["tagged"], [tools[0], strict])
+    forced = plan_tools(templates["tagged"], [tools[0]], "required")
+    assert forced is not None and forced.held is None
