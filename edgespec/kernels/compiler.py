@@ -9,7 +9,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
-from edgespec.files import replace_file
+from edgespec.files import read_at_most, replace_file
 from edgespec.kernels.attention import CACHE_TYPES, emit_attention
 from edgespec.kernels.formats import Format
 from edgespec.kernels.gemm import emit_multiply, emit_quantize, multiply_name
@@ -22,6 +22,7 @@ __all__ = ["ATTENTION", "CALLBACKS", "QUANTIZE", "ROWS", "Kernels", "compile_obj
 
 QUANTIZE, ATTENTION, ROWS, CALLBACKS = "quantize", "attention", "rows", "callbacks"
 _DIGEST = 32
+_MOST_BYTES = 64 << 20
 
 
 class Kernels:
@@ -83,8 +84,8 @@ def _stored_object(isa: InstructionSet, what: Format | str, name: str) -> bytes:
     processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
     key = f"{isa.name} {processor} {llvm.llvm_version_info}".encode()
     path = folder / f"{hashlib.sha256(key).hexdigest()[:16]}-{name}.o"
-    with contextlib.suppress(OSError):
-        stored = path.read_bytes()
+    with contextlib.suppress(OSError, ValueError):
+        stored = read_at_most(path, _MOST_BYTES)
         digest, data = stored[:_DIGEST], stored[_DIGEST:]
         if hashlib.sha256(data).digest() == digest:  # what is damaged would crash
             return data

@@ -19,13 +19,14 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from edgespec.errors import RegistryError
-from edgespec.files import cache_root, replace_file
+from edgespec.files import cache_root, read_at_most, replace_file
 
 __all__ = ["ModelCache", "Record", "default_cache", "sha256_of", "validator_path"]
 
 _log = logging.getLogger("edgespec.registry")
 _RECORD = ".record.json"
 _CHUNK = 1 << 20
+_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class ModelCache:
             return None
         path = self._record_path(file)
         try:
-            return Record(**json.loads(path.read_text(encoding="utf-8")))
+            return Record(**json.loads(read_at_most(path, _MOST_BYTES)))
         except OSError:
             return None
         except (ValueError, TypeError, RecursionError):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.errors import ChecksumError, DownloadError
+from edgespec.files import read_at_most
 from edgespec.registry.cache import validator_path
 from edgespec.registry.manifest import HuggingFaceSource
 
@@ -37,6 +38,7 @@ _log = logging.getLogger("edgespec.registry")
 _CONNECT_SECONDS = 5.0
 _SILENCE_SECONDS = 30.0
 _ATTEMPTS = 4
+_MOST_BYTES = 1 << 20
 
 
 def fetch_url(
@@ -119,7 +121,7 @@ def _write(
 def _resumption(url: str, partial: Path) -> tuple[int, dict[str, str]]:
     """Return where to continue, and the headers that ask for it."""
     try:
-        known = json.loads(validator_path(partial).read_text(encoding="utf-8"))
+        known = json.loads(read_at_most(validator_path(partial), _MOST_BYTES))
         etag = known["etag"] if known["url"] == url else None
     except (OSError, ValueError, KeyError, TypeError):
         etag = None

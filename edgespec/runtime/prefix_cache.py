@@ -194,6 +194,8 @@ def read_cache(path: Path, key: str) -> SavedPrefix | None:
     llama.cpp takes what it is given for its own: nothing but what `write_cache` wrote reaches it.
     """
     try:
+        if path.exists() and not path.is_file():
+            return None  # opening a pipe would wait for its other end
         with path.open("rb") as file:
             return _read(file, key, os.fstat(file.fileno()).st_size)
     except (OSError, ValueError):

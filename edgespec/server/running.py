@@ -11,11 +11,12 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.server.admission import Admission
+from edgespec.server.errors import ApiError, error_response
 
 __all__ = ["Server", "open_socket"]
 
@@ -72,7 +73,7 @@ class Server(uvicorn.Server):
     ) -> None:
         super().__init__(
             uvicorn.Config(
-                app,
+                self._admit(app),
                 http=_Protocol,
                 ws="none",
                 loop="asyncio",
@@ -81,13 +82,26 @@ class Server(uvicorn.Server):
                 log_level="critical",
                 proxy_headers=False,
                 server_header=False,
-                limit_concurrency=_CONNECTIONS,
                 timeout_graceful_shutdown=math.ceil(grace_s + _LEAVE_S),
             )
         )
         self._admission, self._grace_s, self._announce = admission, grace_s, announce
         self._loop: asyncio.AbstractEventLoop | None = None
         self.signal: int | None = None
+
+    def _admit(self, app: ASGIApp) -> ASGIApp:
+        """Return the application, which only tells its health when there are too many connections."""
+
+        async def admitted(scope: Scope, receive: Receive, send: Send) -> None:
+            crowded = len(self.server_state.connections) > _CONNECTIONS
+            if crowded and scope["path"] != "/health":
+                message = f"there are more than {_CONNECTIONS} connections: try again later"
+                error = ApiError(503, message, kind="server_error", headers={"Retry-After": "1"})
+                await error_response(error)(scope, receive, send)
+            else:
+                await app(scope, receive, send)
+
+        return admitted
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from edgespec.backend import Context, capabilities
 from edgespec.control.costs import CostTable, make_cost_table
-from edgespec.files import cache_root, replace_file
+from edgespec.files import cache_root, read_at_most, replace_file
 
 __all__ = [
     "Setting",
@@ -40,6 +40,7 @@ _log = logging.getLogger("edgespec.tuning")
 
 _VERSION = 3
 _SAMPLE = 1 << 20
+_MOST_BYTES = 4 << 20
 
 
 def build_facts() -> list[Any]:
@@ -72,7 +73,7 @@ def load_measurement(key: str) -> dict[str, Any] | None:
     """
     path = _path(key)
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = json.loads(read_at_most(path, _MOST_BYTES))
     except (OSError, ValueError):
         return None
     except RecursionError:

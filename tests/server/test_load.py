@@ -7,12 +7,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
 
 from edgespec import GenerationLimits, SamplingParameters
+from edgespec.server import running as running_module
 
 PATH = "/v1/completions"
 
@@ -180,6 +182,17 @@ def test_stopping(serve: Any, endless: Any, grace: float, reason: str) -> None:
         assert json.loads(rest[-2][6:])["edgespec"]["finish_reason"] == reason
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{running.url}/health")
+
+
+def test_health_among_many_connections(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running_module, "_CONNECTIONS", 8)
+    with serve() as running, ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(socket.create_connection(running.address))
+        until(lambda: len(running.server.server_state.connections) == 8)
+        assert httpx.get(f"{running.url}/health").status_code == 200
+        refused = httpx.get(f"{running.url}/v1/models")
+        assert refused.status_code == 503 and "connections" in refused.json()["error"]["message"]
 
 
 def test_figures_for_prometheus(serve: Any) -> None:

@@ -273,7 +273,7 @@ def test_strict_means_strict(templates: Any, tools: Any) -> None:
     assert use is not None and use.held is not None and use.grammar is None
     assert set(use.held.grammars) == {b"weather"}
     strict = {"type": "function", "function": {**function, "strict": True}}
-    with pytest.raises(GrammarError, match="tool odd: .* not at"):
+    with pytest.raises(GrammarError, match=r"tool odd: .* not at"):
         plan_tools(templates["tagged"], [tools[0], strict])
     forced = plan_tools(templates["tagged"], [tools[0]], "required")
     assert forced is not None and forced.held is None
