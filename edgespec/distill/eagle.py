@@ -21,14 +21,14 @@ from torch.nn import functional
 from edgespec._types import AnyArray, Float32Array, Int64Array
 from edgespec.distill.corpus import Batch
 from edgespec.distill.draft import POSITIONS, Draft, Judgement, Losses, Teacher, scattered, shifted
-from edgespec.distill.layers import FeedForward, Norm, RowAttention, block_tensors, same_text
+from edgespec.distill.layers import FeedForward, Norm, RowAttention, at, block_tensors, same_text
 from edgespec.distill.target import TargetWeights
 from edgespec.gguf.header import GGUFHeader
 
 __all__ = ["Eagle", "EagleShape"]
 
 
-_STEPS = 3
+_STEPS = 4
 _LATER = 0.7  # weight of each step's loss, relative to the one before
 _EVERY = 3  # in later steps, one entry in so many is compared with the target's distribution
 _STATE_WEIGHT = 10.0
@@ -153,7 +153,10 @@ class Eagle(Draft):
     # -- one step after the other -----------------------------------------------------------
 
     def steps(self, entries: _Entries, count: int) -> Iterator[_Step]:
-        """Yield the states of the entries as the first, second, third ... proposal of a block."""
+        """Yield the states of the entries as the first, second, third ... proposal of a block.
+
+        Only states that are judged, or that later ones of a block depend on, are computed.
+        """
         self.attention.begin(entries.positions, entries.same)
         states = self.fuse(entries.features * self.scale).float()
         valid = entries.whole
@@ -161,13 +164,14 @@ class Eagle(Draft):
             if number > 0:
                 states = _behind(states)
                 valid = valid & _behind(valid)
-            states = self._block(entries.embeddings, states)
+            needed = _ahead(entries.judged, count - 1 - number)
+            states = self._block(entries.embeddings, states, needed)
             yield _Step(states, valid & entries.judged)
 
-    def _block(self, embeddings: Tensor, states: Tensor) -> Tensor:
+    def _block(self, embeddings: Tensor, states: Tensor, needed: Tensor) -> Tensor:
         both = torch.cat((self.token_norm(embeddings), self.state_norm(states)), dim=-1)
-        x = states + self.attention(both)
-        return x + self.forward_net(self.forward_norm(x))
+        x = states + self.attention(both, needed)
+        return x + at(needed, lambda some: self.forward_net(self.forward_norm(some)), x)
 
     def logits(self, states: Tensor) -> Tensor:
         """Compute logits: (..., width) -> (..., draft tokens)."""
@@ -201,11 +205,9 @@ class Eagle(Draft):
 
     def _goal(self, hidden: Tensor) -> _Goal:
         """Compute the goal from the target's states (n, width)."""
-        with torch.autocast("cpu", enabled=False):
-            log_p = self._teacher.log_p(hidden)
-            p = log_p.exp()
-            entropy = -torch.linalg.vecdot(p, log_p)
-        return _Goal((p @ self.output).float(), entropy)
+        log_p = self._teacher.log_p(hidden).float()
+        p = log_p.exp()
+        return _Goal((p @ self.output).float(), -torch.linalg.vecdot(p, log_p))
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def judge(self, batch: Batch) -> list[Judgement]:
@@ -290,6 +292,14 @@ class Eagle(Draft):
 def _behind(values: Tensor) -> Tensor:
     """Give each entry the value of the one before; zero, or False, to the first."""
     return torch.cat((torch.zeros_like(values[:, :1]), values[:, :-1]), dim=1)
+
+
+def _ahead(judged: Tensor, most: int) -> Tensor:
+    """Return whether an entry, or one up to `most` behind it, is judged."""
+    found = judged
+    for _ in range(most):
+        found = judged | torch.cat((found[:, 1:], torch.zeros_like(found[:, :1])), dim=1)
+    return found
 
 
 def _thinned(shape: torch.Size, number: int) -> Tensor:

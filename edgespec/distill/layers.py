@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,6 +14,7 @@ __all__ = [
     "FeedForward",
     "Norm",
     "RowAttention",
+    "at",
     "attention_mask",
     "block_tensors",
     "rotate",
@@ -108,11 +111,18 @@ class RowAttention(Attention):
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        """Take the next step: (batch, entries, inputs) -> (batch, entries, width)."""
-        q, k = (rotate(self.split(m(x)), self._positions, self.base) for m in (self.q, self.k))
+    def forward(self, x: Tensor, needed: Tensor) -> Tensor:  # type: ignore[override]
+        """Take the next step: (batch, entries, inputs) -> (batch, entries, width).
+
+        Args:
+            needed: bool (batch, entries), whose results are wanted; 0 elsewhere. The first step
+                takes keys and values from all.
+        """
+        wanted = needed if self._keys else torch.ones_like(needed)
+        places = ((self.q, needed), (self.k, wanted))
+        q, k = (rotate(self.split(at(p, m, x)), self._positions, self.base) for m, p in places)
         self._keys.append(k)
-        self._values.append(self.split(self.v(x)))
+        self._values.append(self.split(at(wanted, self.v, x)))
         own = range(1, len(self._keys))  # the block's entries after its first
         step = len(self._keys) - 1
         scores = q @ self._keys[0].transpose(-1, -2)
@@ -125,7 +135,15 @@ class RowAttention(Attention):
         for i in own:
             share = weights[..., count + i - 1 : count + i]
             mixed = mixed + share * _delayed(self._values[i], step - i)
-        return self.output(mixed.transpose(1, 2).flatten(-2))
+        return at(needed, self.output, mixed.transpose(1, 2).flatten(-2))
+
+
+def at(places: Tensor, layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply a layer to some entries (batch, entries) of x, which costs only these; 0 elsewhere."""
+    found = layer(x[places])
+    out = found.new_zeros((*places.shape, found.shape[-1]))
+    out[places] = found
+    return out
 
 
 def _delayed(x: Tensor, count: int) -> Tensor:

@@ -102,7 +102,8 @@ def test_every_step_is_what_drafting_gives(
 ) -> None:
     length, count = 12, 4
     batch = one_text(corpus, length)
-    steps = [s.states[0].detach().numpy() for s in head.steps(head._entries(batch), count)]
+    entries = head._entries(batch._replace(judged=np.ones_like(batch.judged)))
+    steps = [s.states[0].detach().numpy() for s in head.steps(entries, count)]
     plain = PlainHead(head, weights)
     for start in range(length - count):
         # Entries before `start` have the target's features; a block is drafted behind them.
@@ -117,6 +118,7 @@ def test_every_step_is_what_drafting_gives(
 def test_two_texts_in_a_row_do_not_meet(head: Eagle, corpus: Corpus) -> None:
     short = [c for c in corpus.conversations if c.stop - c.start < 120][:2]
     both = Batches(corpus, short, 1, 256).batch(0)
+    both = both._replace(judged=np.ones_like(both.judged))
     ends = int((both.segments[0] == both.segments[0, 0]).sum())
     found = [s.states[0].detach() for s in head.steps(head._entries(both), 3)]
     second = Batch(*(array[:, ends:] for array in both))
@@ -130,7 +132,7 @@ def test_two_texts_in_a_row_do_not_meet(head: Eagle, corpus: Corpus) -> None:
 def written_out(head: Eagle, batch: Batch) -> torch.Tensor:
     """The loss as sums over all tokens of the draft, position by position."""
     entries, total = head._entries(batch), torch.zeros(())
-    for number, step in enumerate(head.steps(entries, 3)):
+    for number, step in enumerate(head.steps(entries, 4)):
         across, apart = [], []
         for row, entry in step.judged.nonzero().tolist():
             state, hidden = step.states[row, entry], entries.hidden[row, entry]
