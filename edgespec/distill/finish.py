@@ -29,7 +29,7 @@ from edgespec.runtime.plan import pair
 from edgespec.tuning.kernels import fast_options
 from edgespec.tuning.measure import measure_cost
 
-__all__ = ["Trained", "finish"]
+__all__ = ["Trained", "finish", "leave"]
 
 
 _LENGTH, _DEPTH, _SIZES = 512, 256, tuple(range(1, 9))
@@ -102,8 +102,23 @@ class Speeds:
         return {**asdict(self), "speedup": self.speedup}
 
 
+def leave(trained: Trained, output: Path) -> Acceptance:
+    """Write the draft as it is now, without measuring its speed; return its held-out acceptance."""
+    draft = trained.trainer.draft
+    with trained.trainer.averaged():
+        acceptance = measure_acceptance(draft, trained.held_out)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_draft(draft, output, FORMATS[0], _provenance(trained, acceptance))
+    return acceptance
+
+
 def finish(trained: Trained, output: Path, threads: int) -> list[str]:
     """Write `output` and, beside it, a record as JSON; return lines that report the results."""
+    with trained.trainer.averaged():
+        return _finish(trained, output, threads)
+
+
+def _finish(trained: Trained, output: Path, threads: int) -> list[str]:
     target = trained.header.path
     paths, found = _write_all(trained)
     costs = measure_costs(target, paths, threads)
@@ -136,13 +151,14 @@ def finish(trained: Trained, output: Path, threads: int) -> list[str]:
 def _write_all(trained: Trained) -> tuple[list[Path], list[Acceptance]]:
     """Write a file of each format; measure the acceptance of its rounded weights."""
     draft = trained.trainer.draft
+    own = {name: tensor.copy() for name, tensor in draft.tensors().items()}
     paths, found = [], []
     for file_format in FORMATS:
         path = trained.folder / f"draft.{file_format}.gguf"
         write_draft(draft, path, file_format, _provenance(trained, _NOTHING))
         read_draft(draft, path)
         acceptance = measure_acceptance(draft, trained.held_out)
-        trained.trainer.restore()
+        draft.take(own)
         write_draft(draft, path, file_format, _provenance(trained, acceptance))
         paths.append(path)
         found.append(acceptance)

@@ -18,7 +18,7 @@ from edgespec.distill.documents import read_documents
 from edgespec.distill.draft import Draft, Teacher
 from edgespec.distill.eagle import Eagle
 from edgespec.distill.export import read_draft
-from edgespec.distill.finish import Trained, finish
+from edgespec.distill.finish import Trained, finish, leave
 from edgespec.distill.plan import (
     BATCH_LENGTH,
     BATCH_ROWS,
@@ -51,6 +51,7 @@ __all__ = ["Report", "Request", "make_draft"]
 
 KINDS: dict[str, type[Draft]] = {draft.kind: draft for draft in (Tiny, Eagle)}
 
+_PARTS = 4  # writing and training take turns so often
 _SEQUENCES = 64
 _LENGTH = 704  # tokens of a conversation
 _ANSWER = 320
@@ -98,7 +99,7 @@ class Report(Protocol):
 
 
 def make_draft(request: Request, report: Report, *, only_plan: bool = False) -> None:
-    """Write text, train on it, export the draft, and prove it.
+    """Write text and train on it by turns, leaving the draft so far; prove it at the end.
 
     Args:
         only_plan: report the plan and stop.
@@ -111,12 +112,20 @@ def make_draft(request: Request, report: Report, *, only_plan: bool = False) -> 
     """
     torch.set_num_threads(request.threads)
     run = _Run(request, report)
-    plan = run.write(only_plan)
-    if plan is not None:
-        trained = run.train(plan)
-        report.now("measuring the draft")
-        for line in finish(trained, request.output, request.threads):
-            report.line(line)
+    for part in range(1, _PARTS + 1):
+        plan = run.write(part / _PARTS, only_plan)
+        if plan is None:
+            return
+        trained = run.train(plan, part / _PARTS)
+        if part < _PARTS:
+            greedy, sampled = leave(trained, request.output)
+            report.line(
+                f"Part {part} of {_PARTS}: {request.output} has {greedy[0]:.2f} of the first "
+                f"proposals accepted at temperature 0, {sampled[0]:.2f} at 1."
+            )
+    report.now("measuring the draft")
+    for line in finish(trained, request.output, request.threads):
+        report.line(line)
 
 
 class _Run:
@@ -131,6 +140,7 @@ class _Run:
         self._sha256 = sha256_of(request.target)
         self._folder = request.work / f"{request.kind}-{request.vocabulary}"
         self._needed: set[int] = set()
+        self._announced = False
         self._start = None if request.start is None else read_header(request.start)
         if self._start is not None:
             pair(self._header, self._start)
@@ -138,8 +148,8 @@ class _Run:
 
     # -- text -------------------------------------------------------------------------------
 
-    def write(self, only_plan: bool) -> Plan | None:
-        """Write the missing text and return the plan; None if only the plan was asked for."""
+    def write(self, share: float, only_plan: bool) -> Plan | None:
+        """Write this share of the text and return the plan; None if only that was asked for."""
         request = self._request
         self._require_memory()
         self._report.now("opening the target")
@@ -164,13 +174,11 @@ class _Run:
             plan = make_plan(
                 self._folder / "plan.json", request.hours, lambda: self._rates(context, prompts)
             )
-            have = self._corpus.answer_tokens
-            missing = max(0, plan.tokens - have)
-            disk = require_disk(request.work, missing, width, len(layers))
-            self._announce(plan, missing, disk)
+            self._announce(plan, width, len(layers))
             if only_plan:
                 return None
-            write_corpus(self._corpus, context, prompts, plan.tokens, _ANSWER, self._show_writing)
+            goal = int(share * plan.tokens)
+            write_corpus(self._corpus, context, prompts, goal, _ANSWER, self._show_writing)
         self._report.line(
             f"Text: {self._corpus.answer_tokens:,} tokens of answers in "
             f"{len(self._corpus.conversations):,} conversations."
@@ -212,7 +220,13 @@ class _Run:
         teacher = Teacher(self._weights, vocabulary)
         return self._kind.for_target(self._header, self._weights, teacher)
 
-    def _announce(self, plan: Plan, missing: int, disk: int) -> None:
+    def _announce(self, plan: Plan, width: int, layers: int) -> None:
+        """Say once what will be done."""
+        if self._announced:
+            return
+        self._announced = True
+        missing = max(0, plan.tokens - self._corpus.answer_tokens)
+        disk = require_disk(self._request.work, missing, width, layers)
         left = missing / plan.writing_rate
         self._report.line(
             f"Plan for {plan.hours:g} h: write {plan.tokens:,} tokens "
@@ -248,8 +262,8 @@ class _Run:
 
     # -- training ---------------------------------------------------------------------------
 
-    def train(self, plan: Plan) -> Trained:
-        """Train to the end of the plan."""
+    def train(self, plan: Plan, share: float) -> Trained:
+        """Train this share of the plan's steps."""
         request, vocabulary = self._request, self._vocabulary()
         self._report.line(
             f"Vocabulary: {len(vocabulary.target_ids):,} of {vocabulary.target_size:,} tokens, "
@@ -273,7 +287,7 @@ class _Run:
             self._show_training,
             bfloat16=plan.bfloat16,
         )
-        trainer.run()
+        trainer.run(int(share * plan.steps))
         return Trained(
             trainer,
             self._header,

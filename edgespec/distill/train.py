@@ -1,8 +1,13 @@
-"""Train with AdamW: a warm-up, a plateau and a decay; training can be interrupted anywhere."""
+"""Train with AdamW: a warm-up, a plateau and a decay; training can be interrupted anywhere.
+
+What is measured and written is a running average of the weights: on the plateau it is about as good
+as a decay would make them, so that whenever a training ends, its best is there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -19,6 +24,7 @@ __all__ = ["Acceptance", "Schedule", "State", "Trainer", "measure_acceptance"]
 _DECAY_SHARE = 0.3
 _WARM_UP_SHARE, _MOST_WARM_UP = 0.05, 200
 _LARGEST_GRADIENT = 1.0
+_AVERAGED = 200  # steps that the average of the weights reaches back
 
 
 class Schedule(NamedTuple):
@@ -103,28 +109,35 @@ class Trainer:
         self._optimizer = torch.optim.AdamW(
             parameters, lr=schedule.rate, betas=(0.9, 0.95), weight_decay=0.01
         )
+        self._weights = parameters
+        self._average = [p.detach().clone() for p in parameters]
         self.step = 0
         self.tokens = 0
         self.curve: list[dict[str, Any]] = []
         self._load()
 
-    def restore(self) -> None:
-        """Give the draft back the weights of the last checkpoint."""
-        state = self._read("latest.pt")
-        assert state is not None
-        self.draft.load_state_dict(state["draft"])
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Give the draft the average of its weights meanwhile."""
+        own = [p.detach().clone() for p in self._weights]
+        self._set(self._average)
+        try:
+            yield
+        finally:
+            self._set(own)
 
-    def run(self) -> None:
-        """Train to the end of the schedule.
+    def run(self, until: int | None = None) -> None:
+        """Train to this step, or to the end of the schedule.
 
         Raises:
             KeyboardInterrupt: interrupted; what was learned is on disk.
         """
+        last = self.schedule.steps if until is None else until
         clock = saved = evaluated = perf_counter()
         speed = 0.0
         acceptance: Acceptance | None = None
         try:
-            while self.step < self.schedule.steps:
+            while self.step < last:
                 if self.step == self.schedule.decay_from:
                     self._save("plateau.pt")
                 with held_interrupts():
@@ -135,8 +148,9 @@ class Trainer:
                     if not speed
                     else speed + 0.05 * (count / (now - clock) - speed)
                 )
-                if now - evaluated > self._evaluate_every or self.step == self.schedule.steps:
-                    acceptance = measure_acceptance(self.draft, self._held_out)
+                if now - evaluated > self._evaluate_every or self.step == last:
+                    with self.averaged():
+                        acceptance = measure_acceptance(self.draft, self._held_out)
                     self._note(loss, kl, acceptance)
                     evaluated = perf_counter()
                 left = (self.schedule.steps - self.step) * count / speed
@@ -158,9 +172,16 @@ class Trainer:
         losses.total.backward()
         torch.nn.utils.clip_grad_norm_(self.draft.parameters(), _LARGEST_GRADIENT)
         self._optimizer.step()
+        reach = min(_AVERAGED, self.step + 1)
+        torch._foreach_lerp_(self._average, [p.detach() for p in self._weights], 1 / reach)
         self.step += 1
         self.tokens += int(batch.judged.sum())
         return float(losses.total.detach()), losses.kl, batch.tokens.size
+
+    def _set(self, values: list[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(self._weights, values, strict=True):
+                parameter.copy_(value)
 
     def _note(self, loss: float, kl: float, acceptance: Acceptance) -> None:
         self.curve.append(
@@ -180,6 +201,7 @@ class Trainer:
         self._folder.mkdir(parents=True, exist_ok=True)
         state = {
             "draft": self.draft.state_dict(),
+            "average": self._average,
             "optimizer": self._optimizer.state_dict(),
             "step": self.step,
             "steps": self.schedule.steps,
@@ -199,6 +221,7 @@ class Trainer:
             # The schedule has become longer: undo the decay of the shorter one.
             state = self._read("plateau.pt") or state
         self.draft.load_state_dict(state["draft"])
+        self._average = state["average"]
         self._optimizer.load_state_dict(state["optimizer"])
         self.step, self.tokens, self.curve = state["step"], state["tokens"], state["curve"]
 
