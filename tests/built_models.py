@@ -18,6 +18,16 @@ TEMPLATE = (
 KEPT = frozenset((*range(33, 127), *range(161, 173), *range(174, 256)))  # bytes with a glyph
 
 
+_CODES = [f"<0x{byte:02X}>" for byte in range(256)]
+_BYTES = {
+    "llama": _CODES,
+    "t5": _CODES,
+    "plamo2": _CODES,
+    "rwkv": [f"\\x{byte:02x}" for byte in range(256)],
+}
+"""One token for each byte, as these tokenizers write it."""
+
+
 def byte_tokens() -> list[str]:
     """One token for each byte, as byte-level BPE writes it."""
     others = iter(range(256, 512))
@@ -62,6 +72,7 @@ def write_llama(
     tools: str = "",
     architecture: str = "llama",
     pre: str = "gpt-2",
+    tokenizer: str = "gpt2",
 ) -> Path:
     """A llama of random weights that reads and writes bytes, with a chat template or two.
 
@@ -69,7 +80,14 @@ def write_llama(
     """
     heads, inner, layers = 2, 96, 4
     writer = _byte_model(
-        path, architecture, context=512, layers=layers, inner=inner, heads=heads, pre=pre
+        path,
+        architecture,
+        context=512,
+        layers=layers,
+        inner=inner,
+        heads=heads,
+        pre=pre,
+        tokenizer=tokenizer,
     )
     writer.add_head_count_kv(heads)
     writer.add_rope_dimension_count(WIDTH // heads)
@@ -233,6 +251,7 @@ def _byte_model(
     heads: int,
     gap: Sequence[str] = (),
     pre: str = "gpt-2",
+    tokenizer: str = "gpt2",
 ) -> gguf.GGUFWriter:
     """A file's sizes, and a tokenizer of bytes; `gap` are the tokens around one, if any."""
     writer = gguf.GGUFWriter(path, architecture)
@@ -242,16 +261,21 @@ def _byte_model(
     writer.add_feed_forward_length(inner)
     writer.add_head_count(heads)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_model(tokenizer)
     writer.add_tokenizer_pre(pre)
-    tokens = [*byte_tokens(), *SPECIAL]
+    tokens = [*_BYTES.get(tokenizer, byte_tokens()), *SPECIAL]
+    if tokenizer != "gpt2":
+        writer.add_token_scores([0.0] * len(tokens))
     for name, number in zip(("fim_pre", "fim_suf", "fim_mid"), range(len(gap)), strict=False):
         writer.add_uint32(f"tokenizer.ggml.{name}_token_id", len(tokens) + number)
+    kinds = [6 if "<0x00>" in tokens else 1] * 256 + [3, 3, 1, 1]
+    if tokenizer == "plamo2":  # whose first token is no byte
+        tokens, kinds = tokens[-1:] + tokens[:-1], kinds[-1:] + kinds[:-1]
     writer.add_token_list([*tokens, *gap])
-    writer.add_token_types([1] * 256 + [3, 3, 1, 1] + [3] * len(gap))
+    writer.add_token_types(kinds + [3] * len(gap))
     writer.add_token_merges(["t h", "h e"])
-    writer.add_bos_token_id(256)
-    writer.add_eos_token_id(257)
+    writer.add_bos_token_id(tokens.index("<s>"))
+    writer.add_eos_token_id(tokens.index("</s>"))
     return writer
 
 

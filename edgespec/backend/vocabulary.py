@@ -27,6 +27,7 @@ It is different in each process, so that no text from outside can contain it.
 """
 
 _PIECE_BYTES = 64
+_MOST_TOKENS = 1 << 30
 # The regular expressions of tokenizers recurse for each character of a match, 330 bytes deep, and a
 # match is at most a run of spaces and one of others.
 _RUN = re.compile(rb"\s+|\S+")
@@ -189,7 +190,7 @@ class Vocabulary:
 
     def _tokenize(self, text: str | bytes, add_special: bool, parse_special: bool) -> Int32Array:
         data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
-        # No text has more tokens than bytes, except for the BOS and EOS that are added.
+        # Few texts have more tokens than bytes: a space may be three bytes to the tokenizer.
         tokens = np.empty(len(data) + 8, np.int32)
 
         def split() -> int:
@@ -207,6 +208,9 @@ class Vocabulary:
                 )
 
         count = _with_stack_for(data, split)
+        if -_MOST_TOKENS < count < 0:
+            tokens = np.empty(-count, np.int32)
+            count = _with_stack_for(data, split)
         if count < 0:
             raise BackendError(f"the tokenizer could not split a text of {len(data)} bytes")
         used: Int32Array = tokens[:count].copy()

@@ -69,7 +69,8 @@ class GGUFHeader:
     ``head_count_kv`` has an entry for each layer, 0 if the layer has no attention; ``size_bytes``,
     ``tensor_bytes`` and ``parameter_count`` cover all parts of a split model. ``reduced`` and
     ``eagle`` are for drafts of one target; a reduced vocabulary has no token texts. ``held_out``
-    is what a draft's file states about its own acceptance.
+    is what a draft's file states about its own acceptance, ``unsaid`` what a tokenizer needs and
+    the file lacks, so that llama.cpp guesses it.
     """
 
     path: Path
@@ -101,6 +102,7 @@ class GGUFHeader:
     _token_block: bytes = field(repr=False)
     _token_types: AnyArray | None = field(repr=False, compare=False)
     tensors: tuple[Tensor, ...] = field(default=(), repr=False)
+    unsaid: tuple[str, ...] = ()
     _extents: tuple[tuple[Path, int], ...] = field(default=(), repr=False, compare=False)
 
     def tokens(self) -> list[str]:
@@ -200,6 +202,7 @@ def _header(paths: Sequence[Path], data: Metadata, readers: Sequence[BoundedRead
         reduced=reduced,
         eagle=eagle,
         held_out=read_held_out(data),
+        unsaid=() if reduced else _unsaid(data),
         _token_block=block,
         _token_types=kinds,
         tensors=tuple(
@@ -242,6 +245,18 @@ def _vocabulary(path: Path, data: Metadata) -> tuple[bytes, int, AnyArray | None
     kinds = _beside(data, "tokenizer.ggml.token_type", count, "iu")
     check_texts(model, block, _beside(data, "tokenizer.ggml.scores", count, "f"))
     return block, count, kinds
+
+
+def _unsaid(data: Metadata) -> tuple[str, ...]:
+    """Return in words what the tokenizer needs and the file does not say."""
+    ends = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
+    lacks = {
+        "which token ends a text": not any(key in data for key in ends),
+        "how texts are split (tokenizer.ggml.pre)": data.text("tokenizer.ggml.model") == "gpt2"
+        and "tokenizer.ggml.pre" not in data,
+        "which tokens are control tokens": "tokenizer.ggml.token_type" not in data,
+    }
+    return tuple(what for what, missing in lacks.items() if missing)
 
 
 def _beside(data: Metadata, key: str, count: int, kind: str) -> AnyArray | None:

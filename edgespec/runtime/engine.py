@@ -109,7 +109,7 @@ class Engine(Closing):
                 plan, self.target, self.options, self.profile, self.exactness, progress, stack
             )
             self.drafter_name = plan.drafter_name
-            told = (self.notice, plan.beyond(self.target.capacity))
+            told = (self.notice, plan.beyond(self.target.capacity), plan.unsaid())
             self.notice = "; ".join(filter(None, told)) or None
             speculative = self.drafter.speculates
             k = self.exactness.largest_k if speculative else 0

@@ -80,6 +80,15 @@ class Plan:
             f"have: {self.shared}"
         )
 
+    def unsaid(self) -> str | None:
+        """Say what the target's file leaves to guesses."""
+        if not self.header.unsaid:
+            return None
+        return (
+            f"{self.target.name} does not say {', '.join(self.header.unsaid)}: answers may be "
+            "worse, or not end; convert it again"
+        )
+
     def beyond(self, context: int) -> str | None:
         """Say if texts of a context may get longer than those a model was trained on."""
         trained = self.draft_header.context_length if self.draft_header else 0

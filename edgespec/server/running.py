@@ -90,7 +90,7 @@ class Server(uvicorn.Server):
         self.signal: int | None = None
 
     def _admit(self, app: ASGIApp) -> ASGIApp:
-        """Return the application, which only tells its health when there are too many connections."""
+        """Return the application, of which a crowd only gets the health."""
 
         async def admitted(scope: Scope, receive: Receive, send: Send) -> None:
             crowded = len(self.server_state.connections) > _CONNECTIONS

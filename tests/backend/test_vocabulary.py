@@ -47,3 +47,12 @@ def test_more_than_any_stack_holds_is_one_line(toy_target: Path) -> None:
         with pytest.raises(UsageError, match="3,000,000 bytes in a row"):
             model.vocabulary.tokenize("a" * 3_000_000)
         assert len(model.vocabulary.tokenize("a " * 1_500_000, add_special=False)) == 3_000_000
+
+
+def test_a_text_of_more_tokens_than_bytes(built_models: ModuleType, tmp_path: Path) -> None:
+    """A SentencePiece vocabulary without a token for the space reads it as three bytes."""
+    path = built_models.write_llama(tmp_path / "pieces.gguf", tokenizer="llama")
+    with Model(path) as model:
+        tokens = model.vocabulary.tokenize("a b" * 20, add_special=False)
+        assert len(tokens) > 60
+        assert model.vocabulary.decode(tokens).replace("\u2581", " ") == " " + "a b" * 20

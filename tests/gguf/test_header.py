@@ -19,6 +19,19 @@ def refuse(path, complaint):
     return str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "unsaid"),
+    [
+        ({"types": None}, 2),
+        ({"types": [1] * 16}, 1),
+        ({"types": [1] * 16, "change": lambda writer: writer.add_eos_token_id(2)}, 0),
+        ({"types": [1] * 16, "change": lambda writer: writer.add_eot_token_id(2)}, 0),
+    ],
+)
+def test_what_a_tokenizer_needs_and_lacks(make_gguf, options, unsaid):
+    assert len(read_header(make_gguf(**options)).unsaid) == unsaid
+
+
 def test_facts(make_gguf):
     def change(writer):
         writer.add_chat_template("{{ messages }}")

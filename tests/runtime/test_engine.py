@@ -71,6 +71,17 @@ def test_fewer_proposals_may_be_allowed_and_not_more(engine: Engine) -> None:
         engine.largest_k = 4
 
 
+def test_what_a_file_lacks_is_said(default_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "lacking.gguf"
+    reader, writer = GGUFReader(default_model), GGUFWriter(path, "llama")
+    gone = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.pre", "tokenizer.ggml.token_type"]
+    copy_with_new_metadata(reader, writer, {}, gone)
+    with Engine(path, EngineOptions(draft="none", context=64, threads=1)) as engine:
+        assert engine.notice is not None
+        for words in ("ends a text", "are split", "control tokens"):
+            assert words in engine.notice
+
+
 def test_lengths_beyond_training_are_said(default_model: Path, tmp_path: Path) -> None:
     short = tmp_path / "short.gguf"
     length = MetadataDetails(GGUFValueType.UINT32, 128)

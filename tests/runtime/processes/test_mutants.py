@@ -105,3 +105,96 @@ def test_many_mutants_end_in_a_line_or_an_answer(
     first = int(os.environ.get("EDGESPEC_MUTANTS_FROM", "4"))
     count = int(os.environ.get("EDGESPEC_MUTANTS", "120"))
     mutants(request.getfixturevalue, tmp_path, range(first, first + count))
+
+
+ARCHITECTURES = ("llama", "qwen2", "internlm2", "minicpm", "smollm3", "exaone", "ernie4_5")
+TOKENIZERS = ("llama", "t5", "plamo2", "rwkv")
+# Imports once, and forks for each file that it is told: tried as a new file is, and then used.
+TRYING = """
+import os, sys, time
+from edgespec import Engine, EngineOptions, GenerationLimits
+from edgespec.backend.probe import use
+from edgespec.errors import EdgespecError
+
+def answer(path, size):
+    try:
+        with Engine(path, EngineOptions(draft="none", k=0, threads=1, probe=False)) as engine:
+            engine.generate("H\\u00e9 12", limits=GenerationLimits(max_tokens=3)).result
+    except EdgespecError as error:
+        sys.exit(0 if "\\n" not in str(error) else 4)
+    return 0
+
+def ended(work, path):
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        status = 5
+        try:
+            status = work(path, str(os.stat(path).st_size))
+        except SystemExit as end:
+            status = end.code
+        finally:
+            os._exit(status)
+    for _ in range(int(sys.argv[1]) * 100):
+        done, status, usage = os.wait4(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status), usage.ru_maxrss
+        time.sleep(0.01)
+    os.kill(child, 9)
+    os.wait4(child, 0)
+    return "hangs", 0
+
+for line in sys.stdin:
+    path = line.rstrip("\\n")
+    tried, _ = ended(use, path)
+    status, peak = ended(answer, path) if tried == 0 else (0, 0)
+    print(tried, status, peak, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def sound_models(
+    built_models: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[Path]:
+    """Every architecture that is built here, and every kind of tokenizer."""
+    folder = tmp_path_factory.mktemp("sound")
+    models = [request.getfixturevalue(kind) for kind in KINDS]
+    for name in ARCHITECTURES:
+        models.append(built_models.write_llama(folder / f"{name}.gguf", architecture=name))
+    for name in TOKENIZERS:
+        models.append(built_models.write_llama(folder / f"{name}-words.gguf", tokenizer=name))
+    return models
+
+
+def tried(paths: list[Path], folder: Path, seconds: int) -> list[list[str]]:
+    """How each ends when it is tried, how when it is used after that, and the memory it took."""
+    done = subprocess.run(
+        [sys.executable, "-c", TRYING, str(seconds)],
+        env={**os.environ, "EDGESPEC_CACHE": str(folder)},
+        input="".join(f"{path}\n" for path in paths).encode(),
+        capture_output=True,
+        check=True,
+    )
+    return [line.split() for line in done.stdout.decode().splitlines()]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a fork")
+@pytest.mark.parametrize("count", [60, pytest.param(500, marks=pytest.mark.slow)])
+def test_what_was_tried_can_be_used(sound_models: list[Path], tmp_path: Path, count: int) -> None:
+    """A mutant that may end the process does so where it is tried, and not later."""
+    first = int(os.environ.get("EDGESPEC_MUTANTS_FROM", "0"))
+    seeds = range(first, first + int(os.environ.get("EDGESPEC_MUTANTS", count)))
+    paths, what = [], []
+    for seed in seeds:
+        paths.append(tmp_path / f"mutant{seed}.gguf")
+        what.append(mutate(sound_models[seed % len(sound_models)], paths[-1], seed))
+    sound = tried(sound_models, tmp_path, 300)  # what is compiled once is compiled here
+    assert [entry[:2] for entry in sound] == [["0", "0"]] * len(sound_models)
+    most = max(int(peak) for *_, peak in sound)
+    found = tried(paths, tmp_path, 20)
+    assert len(found) == len(paths)
+    for mutant, (trial, use, peak) in zip(what, found, strict=True):
+        assert use == "0", (mutant, trial, use)
+        assert trial != "5", mutant
+        assert int(peak) - most < 100 << 10, (mutant, peak)
+    assert {"0", "3"} <= {trial for trial, *_ in found}
