@@ -33,7 +33,7 @@ from edgespec.runtime.loading import LoadProgress, load_model
 from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.plan import BATCH, Plan
 from edgespec.runtime.processors import spare_processors
-from edgespec.tuning.drafting import HEAD_BATCH, measure_draft, measure_head
+from edgespec.tuning.drafting import HEAD_BATCH, DraftCost, measure_draft, measure_head
 from edgespec.tuning.exactness import (
     Exactness,
 )
@@ -158,9 +158,9 @@ def draft_with(
     with ExitStack() as undo:
         if model.header.eagle is not None:
             assert isinstance(found, Pairing)
-            options = replace(options, batch=HEAD_BATCH, outputs=HEAD_BATCH)
-            head = undo.enter_context(HeadContext(model, options, target))
-            stopping = DraftStopping(*measure_head(head), longest)
+            head, cost = _open_head(model, options, target)
+            undo.enter_context(head)
+            stopping = DraftStopping(*cost, longest)
             features = RecordedInputs(target, model.header.eagle.layers)
             undo.pop_all()
             return EagleDrafter(head, features, size, found.shared_vocabulary, longest, stopping)
@@ -177,6 +177,27 @@ def draft_with(
             drafter = ModelDrafter(context, size, found.shared_vocabulary, longest, stopping)
         undo.pop_all()
     return drafter
+
+
+def _open_head(
+    model: Model, options: ContextOptions, target: Context
+) -> tuple[HeadContext, DraftCost]:
+    """Open a head with one thread if its steps are measured to be faster so, else with all.
+
+    They are so short that threads often wait for each other longer than they compute.
+    """
+    with ExitStack() as undo:
+        tried: list[tuple[DraftCost, HeadContext]] = []
+        for threads in sorted({1, options.threads}):
+            some = replace(options, threads=threads, batch=HEAD_BATCH, outputs=HEAD_BATCH)
+            head = undo.enter_context(HeadContext(model, some, target))
+            tried.append((measure_head(head), head))
+        cost, best = min(tried, key=lambda each: each[0].step_s)
+        for _, head in tried:
+            if head is not best:
+                head.close()
+        undo.pop_all()
+    return best, cost
 
 
 def remember(

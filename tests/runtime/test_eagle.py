@@ -15,9 +15,10 @@ from edgespec.backend import Context, HeadContext, RecordedInputs, capabilities
 from edgespec.control.budget import fixed_budget
 from edgespec.drafters import ComposedDrafter, EagleDrafter, PromptLookupDrafter
 from edgespec.errors import PairingError
-from edgespec.runtime import plan
+from edgespec.runtime import drafting, plan
 from edgespec.runtime.cycle import Statistics
 from edgespec.speculation.settings import draw_settings
+from edgespec.tuning.drafting import DraftCost
 from tests.runtime.exact import GREEDY, emitted, run, unfiltered
 
 TEXTS = (0, 1, 9)
@@ -77,6 +78,20 @@ def test_greedy_text_equals_plain_decoding(
     assert proposed > 0
     if kind == "few":
         assert 0 < accepted < proposed
+
+
+@pytest.mark.parametrize("faster", [1, 2])
+def test_it_has_as_many_threads_as_are_faster(
+    faster: int, few: Path, default_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(head: HeadContext) -> DraftCost:
+        return DraftCost(0.001 if head.options.threads == faster else 0.002, 0.0)
+
+    monkeypatch.setattr(drafting, "measure_head", measured)
+    with Engine(default_model, EngineOptions(draft=str(few), k=3, threads=2)) as engine:
+        assert engine.drafter.context.options.threads == faster
+        assert engine.drafter.stopping.step_s == 0.001
+        assert engine.generate("Some", GREEDY, GenerationLimits(max_tokens=8)).result.tokens
 
 
 def test_q_after_many_cycles_is_that_of_a_fresh_head(
