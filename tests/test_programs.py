@@ -56,6 +56,9 @@ def use(window):
         assert roles == ["system", "user", "assistant", "user", "assistant"]
         for message in window.session.messages[1:]:
             assert message.content in shown()
+        assert window.text.yview()[1] == 1.0  # it scrolls
+        bottom = window.entry.winfo_rooty() + window.entry.winfo_height()
+        assert bottom <= window.winfo_rooty() + window.winfo_height()
         ask("Tell me another long story.", lambda: wait(lambda: shown()[-30:], window.destroy))
 
     ask("Tell me a long story about the sea.", stop)

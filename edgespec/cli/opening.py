@@ -35,6 +35,7 @@ def open_engine(model: str | None, options: EngineOptions) -> Engine:
     """
     from edgespec.runtime.engine import Engine
     from edgespec.runtime.loading import warm_up
+    from edgespec.sampling.kernel import replaced_folder
 
     # The kernels are needed at the end of a load: they are compiled meanwhile.
     compiler = threading.Thread(target=warm_up, args=(say_compiling,), daemon=True)
@@ -46,8 +47,9 @@ def open_engine(model: str | None, options: EngineOptions) -> Engine:
     except BaseException:
         engine.close()
         raise
-    if engine.notice:
-        click.echo(f"edgespec: {printable(engine.notice)}", err=True)
+    for line in (engine.notice, replaced_folder()):
+        if line:
+            click.echo(f"edgespec: {printable(line)}", err=True)
     return engine
 
 

@@ -93,6 +93,8 @@ def _staging(partial: Path) -> Iterator[Path]:
 
 
 def _download(source: WheelSource, folder: Path, size: int, progress: Progress) -> None:
+    if getattr(sys, "frozen", False):  # the executable is the program itself
+        raise DownloadError("a packed program has no pip")
     if not sys.executable:
         raise DownloadError("this Python does not know its own path, so pip cannot be run")
     # pip must not keep a second copy in its cache, nor the unfinished one in the system's temporary

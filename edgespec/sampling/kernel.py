@@ -2,13 +2,17 @@
 
 Numba keys its cache by the file of one function, not by those of the functions it calls. So the
 name of our cache folder has a hash over the sources of all kernels that a package can call: stale
-code is never loaded. The folder is the user's, so that a read-only installation is as fast as any.
+code is never loaded. The folder is the user's, so that a read-only installation is as fast as any;
+where that cannot be written, or its disk is full, it is a private one for temporary files.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -19,10 +23,13 @@ import numba
 
 from edgespec.files import cache_root
 
-__all__ = ["cache_folder", "kernel", "native_callback"]
+__all__ = ["cache_folder", "kernel", "native_callback", "replaced_folder"]
 
 _PACKAGES = ("sampling", "speculation", "control", "drafters")
 """Each may call kernels of the ones before it."""
+
+_ROOM = 64 << 20
+"""Bytes: what all compiled kernels take, several times."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -51,19 +58,58 @@ def native_callback(signature: Any) -> Callable[[Callable[..., Any]], Any]:
 
 @cache
 def cache_folder(package: str = "sampling") -> Path | None:
-    """Return the folder of a package's compiled kernels; None if it cannot be written."""
+    """Return the folder of a package's compiled kernels; None if none can be written."""
     known = package in _PACKAGES
     used = _PACKAGES[: _PACKAGES.index(package) + 1] if known else (*_PACKAGES, package)
     digest = hashlib.sha256()
     for name in used:
         for source in sorted((Path(__file__).parent.parent / name).glob("*.py")):
             digest.update(source.read_bytes())
-    folder = cache_root() / "kernels" / digest.hexdigest()[:16]
+    root = _root()
+    return None if root is None else _usable(root / digest.hexdigest()[:16])
+
+
+def replaced_folder() -> str | None:
+    """Say where compiled kernels are kept if it is not in the user's cache folder."""
+    usual, root = _usual_folder(), _root()
+    if root == usual:
+        return None
+    instead = f"are kept in {root}" if root else "are compiled again at every start"
+    return f"{usual} cannot be written, or its disk is full: kernels {instead}"
+
+
+def _usual_folder() -> Path:
+    return cache_root() / "kernels"
+
+
+@cache
+def _root() -> Path | None:
+    """Return the folder of all compiled kernels; None if none can be written."""
+    return _usable(_usual_folder()) or _private_folder()
+
+
+def _private_folder() -> Path | None:
+    """Return a folder for temporary files that nobody else can write: what is in it is run."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    folder = Path(tempfile.gettempdir()) / f"edgespec-kernels-{user}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
     except OSError:
         return None
-    return folder if os.access(folder, os.W_OK) else None
+    foreign = hasattr(os, "getuid") and (status.st_uid != user or status.st_mode & 0o077)
+    return None if foreign or not stat.S_ISDIR(status.st_mode) else _usable(folder)
+
+
+def _usable(folder: Path) -> Path | None:
+    """Return a folder, made where it is missing, if there is room to write in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:  # there may be a quota
+            file.write(bytes(1 << 16))
+        return folder if shutil.disk_usage(folder).free >= _ROOM else None
+    except OSError:
+        return None
 
 
 @contextmanager

@@ -266,6 +266,7 @@ def test_a_read_only_cache_folder_costs_only_time(edgespec: Any, default_model: 
     environment = {**os.environ, "EDGESPEC_CACHE": "/proc/nowhere"}
     done = edgespec("run", str(default_model), "-p", PROMPT, *GREEDY, env=environment)
     assert done.returncode == 0, done.stderr
+    assert b"kernels are kept in" in done.stderr
     assert only_line(edgespec("run", "-p", "x", env=environment), 1)
 
 
