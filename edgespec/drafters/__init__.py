@@ -12,6 +12,7 @@ from typing import Any
 
 from edgespec.drafters.composed import ComposedDrafter
 from edgespec.drafters.cross_vocabulary import CrossVocabularyDrafter
+from edgespec.drafters.forced import ForcedTokens
 from edgespec.drafters.model import EagleDrafter, ModelDrafter, ReducedDrafter
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import DETERMINISTIC, Drafter, Learned, NoDrafter, Proposal
@@ -25,6 +26,7 @@ __all__ = [
     "CrossVocabularyDrafter",
     "Drafter",
     "EagleDrafter",
+    "ForcedTokens",
     "Learned",
     "ModelDrafter",
     "NoDrafter",

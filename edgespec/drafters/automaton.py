@@ -13,7 +13,7 @@ import numpy as np
 from edgespec._types import Int32Array
 from edgespec.sampling.kernel import kernel
 
-__all__ = ["SuffixAutomaton", "extend", "make_automaton", "match", "reset"]
+__all__ = ["SuffixAutomaton", "ending", "extend", "follow", "make_automaton", "match", "reset"]
 
 
 _STATES, _EDGES, _LAST, _TOKENS = 0, 1, 2, 3  # in `counters`
@@ -157,21 +157,49 @@ def _append(automaton: SuffixAutomaton, token: int, position: int) -> None:
 
 
 @kernel
-def match(automaton: SuffixAutomaton, level: int) -> tuple[int, int]:
-    """The longest suffix that occurred before, or the level-th shorter one.
+def ending(automaton: SuffixAutomaton) -> tuple[int, int]:
+    """Return the state of the longest suffix that occurred before, and its length."""
+    state = automaton.link[automaton.counters[_LAST]]
+    return (state, automaton.length[state]) if state > 0 else (0, 0)
+
+
+@kernel
+def follow(automaton: SuffixAutomaton, state: int, matched: int, token: int) -> tuple[int, int]:
+    """Return the state of the longest suffix that occurs when one more token is read.
+
+    Args:
+        state, matched: those of the text before, and how many tokens of it they match.
+        token: not appended to the text.
+    """
+    while True:
+        edge = automaton.table[_slot(automaton, state, token)]
+        if edge >= 0:
+            return automaton.edge_target[edge], matched + 1
+        if state == 0:
+            return 0, 0
+        state = automaton.link[state]
+        matched = automaton.length[state]
+
+
+@kernel
+def match(automaton: SuffixAutomaton, state: int, matched: int, level: int) -> tuple[int, int]:
+    """Return where a suffix of the text occurred before, or the level-th shorter one.
+
+    Args:
+        state, matched: as `ending` or `follow` gives them.
+        level: how many suffix links below it.
 
     Returns:
         (length, end): the suffix's number of tokens and the index of the last token of its
         earlier occurrence; length 0 if there is none.
     """
-    state = automaton.link[automaton.counters[_LAST]]
     for _ in range(level):
         if state <= 0:
             break
         state = automaton.link[state]
     if state <= 0:
         return 0, -1
-    return automaton.length[state], automaton.recent[state]
+    return min(matched, automaton.length[state]), automaton.recent[state]
 
 
 @kernel

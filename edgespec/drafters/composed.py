@@ -10,17 +10,14 @@ from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import Drafter, Learned, Proposal
 from edgespec.speculation.settings import DrawSettings
 
-__all__ = ["ComposedDrafter", "ContinuingDrafter"]
+__all__ = ["ComposedDrafter", "RatedDrafter"]
 
 
-class ContinuingDrafter(Drafter, Protocol):
-    """A drafter that can continue where another one stopped."""
+class RatedDrafter(Drafter, Protocol):
+    """A drafter that knows what it expects of itself."""
 
     def rate(self, budget: DraftBudget, length: int) -> float:
         """Return the expected tokens per second of a block that it begins; 0 for no proposals."""
-
-    def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
-        """Propose behind `given` one-hot proposals that already stand in the history."""
 
 
 class ComposedDrafter:
@@ -33,7 +30,7 @@ class ComposedDrafter:
 
     speculates = True
 
-    def __init__(self, lookup: PromptLookupDrafter, model: ContinuingDrafter) -> None:
+    def __init__(self, lookup: PromptLookupDrafter, model: RatedDrafter) -> None:
         self.lookup, self.model = lookup, model
         self.name = model.name
         self._given = 0
@@ -52,6 +49,16 @@ class ComposedDrafter:
             reached = budget._replace(limit=copied)
             if copied and best_length(reached, 0, copied, copied, 0.0, 0.0)[1] >= expected:
                 self._given = copied
+        return self._finish(history, length, budget)
+
+    def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
+        """Copy behind what is given, and let the model go on."""
+        if given == 0:
+            return self.propose(history, length, budget)
+        self._given = self.lookup.extend(history, length, budget, given).size
+        return self._finish(history, length, budget)
+
+    def _finish(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
         proposal = self.model.extend(history, length, budget, self._given)
         self.name = self.model.name if proposal.size > self._given else self.lookup.name
         return proposal

@@ -14,7 +14,15 @@ import numpy as np
 
 from edgespec._types import Float64Array, Int32Array
 from edgespec.control.budget import DraftBudget, best_length
-from edgespec.drafters.automaton import SuffixAutomaton, extend, make_automaton, match, reset
+from edgespec.drafters.automaton import (
+    SuffixAutomaton,
+    ending,
+    extend,
+    follow,
+    make_automaton,
+    match,
+    reset,
+)
 from edgespec.drafters.protocol import Learned, Proposal
 from edgespec.sampling.kernel import kernel
 from edgespec.speculation.settings import DrawSettings
@@ -37,8 +45,9 @@ def _score(
     trials: Float64Array,
 ) -> None:
     """Compare the predictions for this token with it."""
+    state, matched = ending(automaton)
     for level in range(_LEVELS):
-        length, end = match(automaton, level)
+        length, end = match(automaton, state, matched, level)
         if length == 0:
             break
         index = min(length, _LENGTHS - 1)
@@ -76,38 +85,45 @@ def _propose(
     history: Int32Array,
     length: int,
     budget: DraftBudget,
+    given: int,
     least: float,
     prior: Float64Array,
     hits: Float64Array,
     trials: Float64Array,
 ) -> int:
-    """Copy the continuation of the most credible match behind the text; its length.
+    """Copy the continuation of the most credible match behind the text and `given` proposals.
 
-    Ends where it is less credible than `least`; the rest is cut off that does not pay.
+    Ends where it is less credible than `least`; the rest is cut off that does not pay. Returns
+    the number of proposals, the given ones among them.
     """
-    best, matched, source = 0.0, 0, -1
+    state, matched = ending(automaton)
+    credible = 1.0
+    for place in range(given):
+        state, matched = follow(automaton, state, matched, history[length + place])
+        credible *= budget.acceptance[place]
+    best, longest, source = 0.0, 0, -1
     for level in range(_LEVELS):
-        candidate, end = match(automaton, level)
+        candidate, end = match(automaton, state, matched, level)
         if candidate == 0:
             break
         credibility = _credibility(candidate, prior, hits, trials)
         if credibility > best:
-            best, matched, source = credibility, candidate, end
-    count, credible = 0, 1.0
+            best, longest, source = credibility, candidate, end
+    count = given
     while count < budget.limit and source >= 0:
         # A match that was right once more is one token longer.
-        probability = _credibility(matched + count, prior, hits, trials)
+        probability = _credibility(longest + count - given, prior, hits, trials)
         credible *= probability
         if credible < least:
             break
         budget.acceptance[count] = probability
         # Behind the end of the text stand the proposals themselves: repetition goes on.
-        history[length + count] = history[source + 1 + count]
+        history[length + count] = history[source + 1 + count - given]
         count += 1
     if budget.fixed:
         return count
     reached = DraftBudget(count, budget.cycle_s, budget.acceptance, False, budget.spare_s)
-    return best_length(reached, 0, count, count, 0.0, 0.0)[0]
+    return best_length(reached, given, count, count, 0.0, 0.0)[0]
 
 
 class PromptLookupDrafter:
@@ -138,6 +154,10 @@ class PromptLookupDrafter:
 
     def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
         """Propose the tokens that followed an earlier occurrence of the text's end."""
+        return self.extend(history, length, budget, 0)
+
+    def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
+        """Propose behind `given` proposals what followed an earlier occurrence of their end."""
         if self._indexed < length:
             self.commit(history, length)
         least = self._threshold if budget.fixed else _LEAST
@@ -146,6 +166,7 @@ class PromptLookupDrafter:
             history,
             length,
             budget,
+            given,
             least,
             self._prior,
             self._hits,

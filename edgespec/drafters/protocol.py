@@ -65,6 +65,13 @@ class Drafter(Protocol):
         what is committed and on q, never on the tokens drawn from it.
         """
 
+    def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
+        """Propose behind `given` one-hot proposals that already stand in the history.
+
+        The budget's acceptance says how probable they are. They count in the proposal's size,
+        and in its q if that is not `DETERMINISTIC`.
+        """
+
     def learn(self, accepted: int, judged: int) -> None:
         """Learn that `accepted` of the `judged` last proposals stayed."""
 
@@ -99,6 +106,10 @@ class NoDrafter:
     def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
         """Return no proposal."""
         return Proposal(0)
+
+    def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
+        """Add nothing."""
+        return Proposal(given)
 
     def learn(self, accepted: int, judged: int) -> None:
         """Do nothing."""

@@ -1,5 +1,6 @@
 """What an answer may be: JSON Schemas, regular expressions, grammars, and who obeys them."""
 
+from edgespec.grammars.foresight import Foresight, Likely
 from edgespec.grammars.guidance import Guide, Matcher
 from edgespec.grammars.parts import PartGrammars, grammars_of_arguments
 from edgespec.grammars.texts import (
@@ -11,7 +12,9 @@ from edgespec.grammars.texts import (
 )
 
 __all__ = [
+    "Foresight",
     "Guide",
+    "Likely",
     "Matcher",
     "PartGrammars",
     "choice_of_calls",

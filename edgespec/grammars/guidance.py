@@ -64,6 +64,10 @@ class Matcher:
         """Return whether the text may end here."""
         return self._matcher.is_accepting()
 
+    def stopped(self) -> bool:
+        """Return whether nothing may follow but the end."""
+        return self._matcher.is_stopped()
+
     def forced_bytes(self) -> bytes:
         """Return the bytes that have to come next, as far as there is only one way."""
         return self._matcher.compute_ff_bytes()

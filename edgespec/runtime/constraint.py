@@ -14,7 +14,8 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Grammar
-from edgespec.grammars import Matcher
+from edgespec.errors import GrammarError
+from edgespec.grammars import Foresight, Likely, Matcher
 from edgespec.sampling.masking import forbid
 from edgespec.sampling.parameters import SamplingParameters
 
@@ -26,6 +27,14 @@ _CHUNKS = (16, 256, 4096)
 
 class Constraint(Protocol):
     """A grammar along one generation."""
+
+    def expect(self, proposals: Int32Array, last: int) -> Likely | None:
+        """Return what is likely behind proposals, by the grammar and by what it met before.
+
+        Args:
+            proposals: behind the committed text; nothing is likely behind forbidden ones.
+            last: the token before the place that is asked for.
+        """
 
     def walk(self, proposals: Int32Array) -> int:
         """Advance along proposals; how many the grammar allows.
@@ -57,54 +66,100 @@ class GuidedConstraint:
         matcher: in its start state; nobody else uses it.
         end_tokens: end the generation; the grammar allows them where the text is complete.
         bits: int32 (largest block + 1, words of the guide), scratch space.
+        foresight: expects what comes next in this text.
     """
 
-    def __init__(self, matcher: Matcher, end_tokens: frozenset[int], bits: Int32Array) -> None:
+    def __init__(
+        self,
+        matcher: Matcher,
+        end_tokens: frozenset[int],
+        bits: Int32Array,
+        foresight: Foresight,
+    ) -> None:
         self._matcher = matcher
         self._end_tokens = end_tokens
         self._bits = bits
+        self._foresight = foresight
         self._proposals: list[int] = []
-        self._ahead = 0  # how many of the proposals the matcher has consumed
+        self._consumed: list[int] = []  # what the matcher has read behind the committed text
+        self._rows = 0  # of `bits` that are of the block under way
+
+    def expect(self, proposals: Int32Array, last: int) -> Likely | None:
+        """Return what is likely behind proposals, if anything is."""
+        try:
+            if not self._move(proposals.tolist()) or self._matcher.stopped():
+                return None
+            forced = self._matcher.forced_bytes()
+            self._matcher.write_bits(self._bits[0])
+        except GrammarError:
+            return None  # `mask` raises it where the text gets there
+        likely = self._foresight.expect(self._bits[0], forced, last)
+        return None if likely is None or likely.token in self._end_tokens else likely
 
     def walk(self, proposals: Int32Array) -> int:
         """Return how many of the proposals the grammar allows."""
-        self._matcher.roll_back(self._ahead)
-        self._ahead = 0
         tokens: list[int] = proposals.tolist()
         ends = (place for place, token in enumerate(tokens) if token in self._end_tokens)
         tokens = tokens[: next(ends, len(tokens))]
-        allowed = self._matcher.allowed_prefix(tokens) if tokens else 0
+        self._move(tokens[: self._shared(tokens)])
+        known = len(self._consumed)
+        allowed = known + (self._matcher.allowed_prefix(tokens[known:]) if tokens[known:] else 0)
         self._proposals = tokens[:allowed]
         return allowed
 
     def mask(self, logits: Float32Array) -> None:
         """Set forbidden tokens of each row to -inf."""
+        self._move([])
         for row in range(len(logits)):
             self._matcher.write_bits(self._bits[row])
             if row < len(self._proposals):
-                self._matcher.consume(self._proposals[row : row + 1])
-                self._ahead = row + 1
+                self._consume(self._proposals[row : row + 1])
+        self._rows = len(logits)
         forbid(logits, self._bits)
 
     def commit(self, tokens: list[int]) -> None:
         """Advance over what was emitted: all but the last were proposed."""
-        kept = min(len(tokens) - 1, self._ahead)
-        self._matcher.roll_back(self._ahead - kept)
-        self._ahead, self._proposals = 0, []
-        rest = tokens[kept:]
-        if rest and rest[-1] in self._end_tokens:
-            rest.pop()
-        if rest:
-            self._matcher.consume(rest)
+        rest = tokens[:-1] if tokens and tokens[-1] in self._end_tokens else tokens
+        for row, token in enumerate(rest[: self._rows]):
+            self._foresight.learn(self._bits[row], token)
+        self._back_to(self._shared(rest))
+        self._consume(rest[len(self._consumed) :])
+        self._consumed, self._proposals, self._rows = [], [], 0
 
     def complete(self) -> bool:
         """Return whether what was committed is a whole text of the grammar."""
-        self._matcher.roll_back(self._ahead)
-        self._ahead, self._proposals = 0, []
+        self._back_to(0)
+        self._proposals = []
         return self._matcher.accepts()
 
     def close(self) -> None:
         """Do nothing: states are freed with the constraint."""
+
+    def _move(self, tokens: list[int]) -> bool:
+        """Stand behind these proposals; False if the grammar forbids one of them."""
+        self._back_to(self._shared(tokens))
+        rest = tokens[len(self._consumed) :]
+        if rest and self._matcher.allowed_prefix(rest) < len(rest):
+            return False
+        self._consume(rest)
+        return True
+
+    def _shared(self, tokens: list[int]) -> int:
+        shared = 0
+        for ours, theirs in zip(self._consumed, tokens, strict=False):
+            if ours != theirs:
+                break
+            shared += 1
+        return shared
+
+    def _back_to(self, count: int) -> None:
+        self._matcher.roll_back(len(self._consumed) - count)
+        del self._consumed[count:]
+
+    def _consume(self, tokens: list[int]) -> None:
+        if tokens:
+            self._matcher.consume(tokens)
+            self._consumed += tokens
 
 
 class GbnfConstraint:
@@ -123,6 +178,9 @@ class GbnfConstraint:
         self._states: list[Grammar] = [grammar]
         self._wanted = _wanted(sampling)
         self._end_tokens = end_tokens
+
+    def expect(self, proposals: Int32Array, last: int) -> None:
+        """Expect nothing: in this engine a token is judged in microseconds, a mask in more."""
 
     def walk(self, proposals: Int32Array) -> int:
         """Advance along proposals; how many the grammar allows.

@@ -16,7 +16,7 @@ import numpy as np
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
 from edgespec.control.controller import CycleTiming, FixedPolicy, Policy
-from edgespec.drafters import Drafter
+from edgespec.drafters import Drafter, ForcedTokens
 from edgespec.errors import ContextFullError, NumericalError, UsageError
 from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.cycle import Cycle, CycleReport, Origin, Statistics
@@ -81,6 +81,7 @@ class Decoder:
         self._emitted: Int32Array = np.zeros(k + 1, np.int32)
         self._settings: DrawSettings | None = None
         self._constraint: Constraint | None = None
+        self._forced: ForcedTokens | None = None
         self._trace: GenerationTrace | None = None
         self._logprobs: LogprobReader | None = None
         self._ending: Ending = _all
@@ -131,6 +132,9 @@ class Decoder:
         self.length = len(tokens)
         self._settings = settings
         self._constraint = constraint
+        self._forced = None
+        if constraint is not None and self.drafter.speculates:
+            self._forced = ForcedTokens(constraint, self.drafter)
         self._trace = trace
         self._logprobs = logprobs
         self._ending, self._single = ending or _all, False
@@ -159,7 +163,8 @@ class Decoder:
         try:
             most = max(0, min(self.k, self._most, limit - 1, self.room - 1))
             budget = self.policy.budget(self.target.length, most)
-            count, q = self.drafter.propose(self.history, self.length, budget)
+            drafter = self._forced or self.drafter
+            count, q = drafter.propose(self.history, self.length, budget)
             clock.append(perf_counter())
             checked = self._check_proposals(count)
             count = min(count, checked + 1)
@@ -191,7 +196,7 @@ class Decoder:
         )
         predicted_s = self.policy.observe(timing)
         if self._trace is not None or self.on_cycle is not None:
-            name = self.drafter.name if count else "none"
+            name = drafter.name if count else "none"
             seconds = clock[4] - clock[0]
             self._report(CycleReport(name, budget, timing, predicted_s, seconds, cycle))
         return cycle
@@ -236,6 +241,7 @@ class Decoder:
     def end(self) -> None:
         """Let go of what the generation gave: its stream may hold what holds this decoder."""
         self._constraint, self._trace, self._logprobs, self._edit = None, None, None, None
+        self._forced = None
         self._ending = _all
 
     def limit_proposals(self, k: int) -> None:

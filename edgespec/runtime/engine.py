@@ -16,7 +16,7 @@ from edgespec.backend import Grammar
 from edgespec.backend.lifetime import Closing, Lifetime
 from edgespec.backend.native import claim_process
 from edgespec.errors import UsageError
-from edgespec.grammars import Guide, PartGrammars, is_lark
+from edgespec.grammars import Foresight, Guide, PartGrammars, is_lark
 from edgespec.registry.fetch import Progress, silent
 from edgespec.runtime.constraint import Constraint, GbnfConstraint, GuidedConstraint
 from edgespec.runtime.cycle import Cycle, CycleReport
@@ -338,7 +338,8 @@ class Engine(Closing):
             return HoldingConstraint(grammar, self._guide, piece, ends, self._bits)
         if not is_lark(grammar):
             return GbnfConstraint(Grammar(self.vocabulary, grammar), sampling, ends)
-        return GuidedConstraint(self._guide.start(grammar), ends, self._bits)
+        foresight = Foresight(self.vocabulary)
+        return GuidedConstraint(self._guide.start(grammar), ends, self._bits, foresight)
 
     @cached_property
     def _guide(self) -> Guide:

@@ -269,6 +269,10 @@ class Heated:
         """Return what the drafter proposes."""
         return self._drafter.propose(history, length, budget)
 
+    def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
+        """Return what the drafter proposes behind what is given."""
+        return self._drafter.extend(history, length, budget, given)
+
     def learn(self, accepted: int, judged: int) -> None:
         """Pass on."""
         self._drafter.learn(accepted, judged)
