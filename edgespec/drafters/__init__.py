@@ -3,7 +3,7 @@
 Read `protocol` first. `prompt_lookup` copies (its index is `automaton`); `model` (EAGLE-3 heads
 too) and `cross_vocabulary` draft with a model, `stepping` being what they share and
 `vocabulary_bridge` what lies between two tokenizers; `composed` joins prompt lookup with one of
-them.
+them; `forced` adds what a grammar makes likely.
 """
 
 import importlib

@@ -163,7 +163,7 @@ class Engine(Closing):
         sampling = sampling or SamplingParameters()
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else _token_ids(prompt)
         settings = draw_settings(sampling, accept, self._breakers(sampling))
-        constraint = None if grammar is None else self._constraint(grammar, sampling)
+        constraint = None if grammar is None else self.constrain(grammar, sampling)
         reader = None
         if logprobs is not None:
             reader = LogprobReader(logprobs, self.exactness.largest_k + 1, self.vocabulary.size)
@@ -331,14 +331,19 @@ class Engine(Closing):
             )
         return self._breaker_tables[texts]
 
-    def _constraint(self, grammar: str | PartGrammars, sampling: SamplingParameters) -> Constraint:
+    def constrain(self, grammar: str | PartGrammars, sampling: SamplingParameters) -> Constraint:
+        """Return a grammar at its start, for one generation with this sampling.
+
+        Raises:
+            GrammarError: it does not compile.
+        """
         ends = self.vocabulary.end_tokens
+        foresight = Foresight(self.vocabulary)
         if isinstance(grammar, PartGrammars):
             piece = partial(self.vocabulary.piece, special=True)
-            return HoldingConstraint(grammar, self._guide, piece, ends, self._bits)
+            return HoldingConstraint(grammar, self._guide, piece, ends, self._bits, foresight)
         if not is_lark(grammar):
             return GbnfConstraint(Grammar(self.vocabulary, grammar), sampling, ends)
-        foresight = Foresight(self.vocabulary)
         return GuidedConstraint(self._guide.start(grammar), ends, self._bits, foresight)
 
     @cached_property

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.errors import GrammarError
-from edgespec.grammars import Guide, Matcher, PartGrammars
+from edgespec.grammars import Foresight, Guide, Likely, Matcher, PartGrammars
 from edgespec.sampling.masking import forbid
 
 __all__ = ["HoldingConstraint"]
@@ -44,6 +44,7 @@ class HoldingConstraint:
         piece: the bytes of a token, as they are in the text.
         end_tokens: end the generation; inside a part they are forbidden.
         bits: int32 (largest block + 1, words of the guide), scratch space.
+        foresight: expects what comes next in the parts of this text.
 
     Raises:
         GrammarError: a grammar does not compile.
@@ -56,6 +57,7 @@ class HoldingConstraint:
         piece: Callable[[int], bytes],
         end_tokens: frozenset[int],
         bits: Int32Array,
+        foresight: Foresight,
     ) -> None:
         self._begins, self._guide, self._piece = parts.begins, guide, piece
         self._matchers = {name: guide.start(text) for name, text in parts.grammars.items()}
@@ -63,7 +65,21 @@ class HoldingConstraint:
         marks = b"|".join(map(re.escape, self._asides)) or rb"(?!)"
         self._opening = re.compile(rb"(?:\A|\n)\s*(" + marks + rb")")
         self._end_tokens, self._bits = end_tokens, bits
+        self._foresight = foresight
         self._spots = [_Spot(aside=parts.aside.encode())]
+
+    def expect(self, proposals: Int32Array, last: int) -> Likely | None:
+        """Return what is likely behind proposals, if that is inside a part."""
+        if self.walk(proposals) < len(proposals):
+            return None
+        matcher = self._spots[-1].matcher
+        if matcher is None:
+            return None
+        try:
+            matcher.write_bits(self._bits[0])
+        except GrammarError:
+            return None  # `mask` raises it where the text gets there
+        return self._foresight.expect(self._bits[0], matcher.forced_bytes(), last)
 
     def walk(self, proposals: Int32Array) -> int:
         """Return how many of the proposals are allowed, up to an end token."""
@@ -89,6 +105,9 @@ class HoldingConstraint:
 
     def commit(self, tokens: list[int]) -> None:
         """Advance over what was emitted: all but the last were proposed."""
+        for row, (spot, token) in enumerate(zip(self._spots, tokens, strict=False)):
+            if spot.matcher is not None:
+                self._foresight.learn(self._bits[row], token)
         known = min(len(tokens) - 1, len(self._spots) - 1)
         spot = self._spots[known]
         for token in tokens[known:]:

@@ -64,7 +64,8 @@ def verify_chain(
     committed with them, so that it is what plain decoding would have.
 
     Args:
-        logits: float32 (k + 1, n_vocab); row i follows the prefix of position i.
+        logits: float32 (k + 1, n_vocab); row i follows the prefix of position i. With k rows
+            nothing is drawn behind the last proposal, which is emitted or replaced.
         history: int32, committed tokens followed by the proposals.
         length: number of committed tokens.
         k: number of proposals, 0 for plain decoding.
@@ -99,7 +100,7 @@ def verify_chain(
         out[i] = token
         if arguments.mirostat != 0:
             mu = advance_mu(mu, p[token], arguments)
-        if token != proposal or i == k:
+        if token != proposal or i == k or i + 1 == len(logits):
             if len(settings.mu) > 0:
                 settings.mu[0] = mu
             return i

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Set
+from collections.abc import Callable, Set
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +12,12 @@ import numpy as np
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
 from edgespec.errors import TemplateError
+from edgespec.grammars import grammar_from_schema
+from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
 from edgespec.runtime.engine import Engine
+from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["Prompt", "decode", "make_prompts", "plain_logits"]
@@ -32,15 +36,30 @@ _TEXTS = {
     "table": "Go on up to twelve: 7 x 1 = 7, 7 x 2 = 14, 7 x 3 = 21,",
 }
 
+_EXTRACT = (
+    "Extract the facts as JSON: Jens Petersen, 51, lives at 4 Harbour Road in Aarhus. He can weld "
+    "and sail."
+)
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer"},
+        "address": {"type": "object", "properties": {"street": {"type": "string"}}},
+        "skills": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["name", "age", "address", "skills"],
+}
 
 # -- prompts ------------------------------------------------------------------------------
 
 
 class Prompt(NamedTuple):
-    """A prompt: a name to report, and its tokens, int32 (n,)."""
+    """A prompt: a name to report, its tokens, int32 (n,), and what makes its grammar if any."""
 
     name: str
     tokens: Int32Array
+    constrain: Callable[[SamplingParameters], Constraint] | None = None
 
 
 def make_prompts(engine: Engine, longest: int) -> list[Prompt]:
@@ -50,7 +69,10 @@ def make_prompts(engine: Engine, longest: int) -> list[Prompt]:
         engine: whose tokenizer and template to use.
         longest: keep the last so many tokens of each.
     """
-    return [Prompt(name, _tokens(engine, text)[-longest:]) for name, text in _TEXTS.items()]
+    prompts = [Prompt(name, _tokens(engine, text)[-longest:]) for name, text in _TEXTS.items()]
+    grammar = grammar_from_schema(_SCHEMA)
+    tokens = _tokens(engine, _EXTRACT)[-longest:]
+    return [*prompts, Prompt("schema", tokens, partial(engine.constrain, grammar))]
 
 
 def _tokens(engine: Engine, text: str) -> Int32Array:
@@ -68,6 +90,7 @@ def decode(
     settings: DrawSettings,
     count: int,
     end_tokens: Set[int] = frozenset(),
+    constraint: Constraint | None = None,
 ) -> tuple[list[int], Statistics]:
     """Return up to `count` tokens after a prompt, an end token included, and statistics.
 
@@ -75,7 +98,7 @@ def decode(
     """
     decoder.target.clear()
     statistics = Statistics()
-    decoder.begin(prompt, settings, statistics)
+    decoder.begin(prompt, settings, statistics, constraint)
     tokens: list[int] = []
     while len(tokens) < count and end_tokens.isdisjoint(tokens):
         tokens += decoder.cycle(count - len(tokens)).tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from edgespec.backend import Context
@@ -114,14 +115,12 @@ def _check(
     sampling: Sequence[SamplingParameters],
 ) -> CheckResult:
     plain = Decoder(subject.target, NoDrafter(), 0)
-    ends = subject.target.model.vocabulary.end_tokens
     differences, statistics, compared = [], Statistics(), 0
     for prompt, parameters in zip(prompts, sampling, strict=True):
         subject.progress(prompt.name)
-        settings = draw_settings(parameters, rule)
         count = min(subject.longest, subject.target.capacity - len(prompt.tokens))
-        expected, _ = decode(plain, prompt.tokens, settings, count, ends)
-        got, own = decode(subject.speculative, prompt.tokens, settings, count, ends)
+        expected, _ = _answer(plain, prompt, parameters, rule, count)
+        got, own = _answer(subject.speculative, prompt, parameters, rule, count)
         compared += len(expected)
         statistics.proposed += own.proposed
         statistics.accepted += own.accepted
@@ -143,6 +142,16 @@ def _check(
         },
         tuple(difference.as_line() for difference in differences),
     )
+
+
+def _answer(
+    decoder: Decoder, prompt: Prompt, sampling: SamplingParameters, rule: str, count: int
+) -> tuple[list[int], Statistics]:
+    settings, ends = draw_settings(sampling, rule), decoder.target.model.vocabulary.end_tokens
+    if prompt.constrain is None:
+        return decode(decoder, prompt.tokens, settings, count, ends)
+    with closing(prompt.constrain(sampling)) as constraint:
+        return decode(decoder, prompt.tokens, settings, count, ends, constraint)
 
 
 def _locate(target: Context, prompt: Prompt, expected: list[int], got: list[int]) -> _Difference:

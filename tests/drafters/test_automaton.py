@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.drafters.automaton import extend, make_automaton, match, reset
+from edgespec.drafters.automaton import ending, extend, follow, make_automaton, reset
+from edgespec.drafters.automaton import match as match_from
 
 FIXED = settings(max_examples=3 * settings.default.max_examples // 2)
 STATES, EDGES = 0, 1  # in `counters`
@@ -20,6 +21,10 @@ texts = st.builds(
     st.integers(1, 5),
     st.integers(0, 300),
 )
+
+
+def match(automaton, level):
+    return match_from(automaton, *ending(automaton), level)
 
 
 def longest_repeated_suffix(text):
@@ -75,6 +80,22 @@ def test_match_is_the_longest_suffix_that_occurred_before(text):
             check_matches(automaton, text[: position + 1])
     if text:
         check_matches(automaton, text)
+
+
+@FIXED
+@given(texts, texts)
+def test_following_finds_the_longest_suffix_that_occurs(text, other):
+    automaton = make_automaton(max(len(text), 1))
+    for position, token in enumerate(text):
+        extend(automaton, token, position)
+    state, matched = 0, 0
+    spelled = "".join(chr(97 + t) for t in text)
+    for end, token in enumerate(other[:40], 1):
+        state, matched = follow(automaton, state, matched, token)
+        suffixes = ("".join(chr(97 + t) for t in other[start:end]) for start in range(end + 1))
+        assert matched == next(len(suffix) for suffix in suffixes if suffix in spelled)
+        length, place = match_from(automaton, state, matched, 0)
+        assert text[place - length + 1 : place + 1] == other[end - length : end]
 
 
 @FIXED

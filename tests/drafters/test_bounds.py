@@ -13,7 +13,7 @@ import math
 import numpy as np
 from edgespec.control.stopping import DraftStopping
 from edgespec.control.budget import DraftBudget, fixed_budget
-from edgespec.drafters.automaton import extend, make_automaton, match
+from edgespec.drafters.automaton import extend, ending, make_automaton
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.sampling.filters import distribution, make_workspace
 from edgespec.sampling.parameters import SamplingParameters
@@ -25,7 +25,7 @@ from edgespec.control.costs import make_cost_table
 
 checked = False
 try:
-    match(make_automaton(1)._replace(counters=np.zeros(1, np.int32)), 0)
+    ending(make_automaton(1)._replace(counters=np.zeros(1, np.int32)))
 except IndexError:
     checked = True
 assert checked, "bounds are not checked: the test would show nothing"

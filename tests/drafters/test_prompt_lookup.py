@@ -147,3 +147,14 @@ def test_filling_the_capacity_exactly():
     assert drafter.propose(history, 64, fixed_budget(ROOM))[0] == ROOM
     drafter.rewind(0)
     assert drafter.propose(history, 64, fixed_budget(ROOM))[0] == ROOM
+
+
+@pytest.mark.parametrize("given", [1, 3, 7])
+def test_goes_on_behind_proposals_as_behind_a_text(given):
+    text = [*range(30), 50, *range(10), 51, 4, 5, 6]
+    behind = text[: len(text) - given]
+    drafter, allowed = PromptLookupDrafter(512), fixed_budget(8)
+    history = _history(text)
+    proposal = drafter.extend(history, len(behind), allowed, given)
+    expected = proposed(PromptLookupDrafter(512), text, limit=8 - given)
+    assert history[len(behind) : len(behind) + proposal.size].tolist() == text[-given:] + expected

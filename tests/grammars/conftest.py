@@ -66,3 +66,8 @@ class Judge:
 def judge(default_model: Path) -> Iterator[Judge]:
     with Model(default_model) as model:
         yield Judge(model.vocabulary)
+
+
+@pytest.fixture(scope="session")
+def vocabulary(judge: Judge) -> Vocabulary:
+    return judge.vocabulary

@@ -17,6 +17,7 @@ from edgespec import GenerationLimits, SamplingParameters
 from edgespec.backend import Grammar
 from edgespec.errors import GrammarError
 from edgespec.grammars import grammar_from_regex, grammar_from_schema
+from tests.runtime.exact import p_value
 
 SCHEMA = json.dumps(
     {
@@ -188,6 +189,48 @@ def test_the_distribution_is_the_masked_targets(
     observed.append(runs - sum(observed))
     expected.append(runs - sum(expected))
     assert stats.chisquare(observed, expected).pvalue > 1e-3
+
+
+@pytest.mark.slow
+def test_what_a_grammar_makes_likely_leaves_the_joint_distribution_as_it_is(
+    open_engine: Any, plain: Any
+) -> None:
+    """The grammar's guess at the second token is what the first one was, or a spelling.
+
+    Chi-square over pairs of tokens at a false-alarm rate of 1e-3, fixed seeds.
+    """
+    runs, prompt = 500, PROMPT + "Grades: "
+    engine = open_engine(draft="ngram", k=2)
+    ends = list(engine.vocabulary.end_tokens)
+    pieces = [engine.vocabulary.piece(token) for token in range(plain.size)]
+    letters = [t for t, piece in enumerate(pieces) if piece and set(piece) <= set(b"ABC")]
+    start = engine.tokenize(prompt).tolist()
+
+    def chances(before: list[int]) -> dict[int, float]:
+        room = 3 - sum(len(pieces[t]) for t in before)
+        allowed = [t for t in letters if len(pieces[t]) <= room] or ends
+        logits = plain.logits(start + before).astype(np.float64)[allowed] / 1.5
+        weights = np.exp(logits - logits.max())
+        return dict(zip(allowed, (weights / weights.sum()).tolist(), strict=True))
+
+    exact = {
+        (one, two): first * second
+        for one, first in chances([]).items()
+        for two, second in chances([one]).items()
+    }
+    grammar = grammar_from_regex("[ABC]{3}")
+    counts: Counter[tuple[int, ...]] = Counter()
+    proposed = accepted = 0
+    for seed in range(runs):
+        sampling = SamplingParameters(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
+        stream = engine.generate(
+            prompt, sampling, GenerationLimits(max_tokens=4), grammar=grammar, accept="rejection"
+        )
+        counts[stream.result.tokens[:2]] += 1
+        proposed += stream.statistics.proposed
+        accepted += stream.statistics.accepted
+    assert 0 < accepted < proposed
+    assert p_value(counts, exact, runs) > 1e-3
 
 
 def test_interleaved_constrained_streams_keep_their_states(open_engine: Any) -> None:
