@@ -66,6 +66,7 @@ class HoldingConstraint:
         self._opening = re.compile(rb"(?:\A|\n)\s*(" + marks + rb")")
         self._end_tokens, self._bits = end_tokens, bits
         self._foresight = foresight
+        self._rows = 0  # of `bits` that are of the block under way
         self._spots = [_Spot(aside=parts.aside.encode())]
 
     def expect(self, proposals: Int32Array, last: int) -> Likely | None:
@@ -102,10 +103,11 @@ class HoldingConstraint:
             else:
                 spot.matcher.write_bits(row)
         forbid(logits, self._bits)
+        self._rows = len(spots)
 
     def commit(self, tokens: list[int]) -> None:
         """Advance over what was emitted: all but the last were proposed."""
-        for row, (spot, token) in enumerate(zip(self._spots, tokens, strict=False)):
+        for row, (spot, token) in enumerate(zip(self._spots[: self._rows], tokens, strict=False)):
             if spot.matcher is not None:
                 self._foresight.learn(self._bits[row], token)
         known = min(len(tokens) - 1, len(self._spots) - 1)
@@ -117,7 +119,7 @@ class HoldingConstraint:
             if after is None:
                 raise GrammarError("the arguments of a call cannot be followed any further")
             spot = after
-        self._spots = [spot]
+        self._spots, self._rows = [spot], 0
 
     def complete(self) -> bool:
         """Return whether no part has been begun and not ended."""

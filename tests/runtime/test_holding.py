@@ -44,7 +44,7 @@ def follow(open_engine: Any, parts: PartGrammars) -> Any:
     engine = open_engine(draft="none")
 
     def behind(text: str, **changed: Any) -> tuple[HoldingConstraint, list[str]]:
-        constraint = engine._constraint(replace(parts, **changed), GREEDY)
+        constraint = engine.constrain(replace(parts, **changed), GREEDY)
         tokens = engine.vocabulary.tokenize(text, add_special=False)
         count = constraint.walk(tokens)
         forbidden = [engine.vocabulary.decode([token]) for token in tokens[count:].tolist()]
@@ -131,7 +131,7 @@ def plain_answer(engine: Any, parts: PartGrammars, plain: Any, count: int) -> li
     answer: list[int] = engine.vocabulary.tokenize(HEAD, add_special=False).tolist()
     begun = len(answer)
     while len(answer) < begun + count:
-        constraint = engine._constraint(parts, GREEDY)
+        constraint = engine.constrain(parts, GREEDY)
         for token in answer:
             constraint.commit([token])
         logits = plain.logits(tokens + answer)[None].copy()
@@ -178,7 +178,7 @@ def test_the_distribution_is_the_masked_targets(
     head = engine.vocabulary.tokenize(HEAD[13:] + '": {"city": "', add_special=False).tolist()
     tokens = engine.tokenize(PROMPT).tolist()
     logits = plain.logits(tokens + head).astype(np.float64)[None].astype(np.float32)
-    constraint = engine._constraint(parts, GREEDY)
+    constraint = engine.constrain(parts, GREEDY)
     for token in head:
         constraint.commit([token])
     constraint.walk(np.zeros(0, np.int32))
