@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import ClassVar, NamedTuple
 
 from markdown_it import MarkdownIt
@@ -11,6 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import CodeBlock as RichCodeBlock
 from rich.markdown import Markdown
 from rich.segment import Segment
+from rich.style import Style
 from rich.syntax import Syntax
 from rich.text import Text
 
@@ -30,6 +33,9 @@ def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
     return parser.disable("reference")
 
+
+_WORDS = re.compile(r"\s+|\w+|[^\w\s]+")
+_WORD, _NEAR = 3, 300
 
 _FULL = _parser()
 _BLOCKS = _parser().disable("inline")
@@ -98,9 +104,11 @@ class MarkdownLines:
     Args:
         text: whole blocks of Markdown.
         before: number of code blocks that come before it.
+        styles: of each character of the text, laid over how Markdown shows it.
     """
 
-    def __init__(self, text: str, before: int = 0) -> None:
+    def __init__(self, text: str, before: int = 0, styles: Sequence[str] = ()) -> None:
+        self._text, self._styles = text, styles
         self._markdown = _Numbered("", code_theme="ansi_dark", hyperlinks=False)
         self._markdown.parsed = _FULL.parse(text)
         self._before = before
@@ -112,9 +120,48 @@ class MarkdownLines:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the segments of every line."""
         self._markdown.number = self._before
+        paint = _Paint(self._text, self._styles) if self._styles else None
         for line in console.render_lines(self._markdown, options, pad=False):
-            yield from _stripped(line)
+            for segment in _stripped(line):
+                yield from paint.over(segment) if paint else (segment,)
             yield Segment.line()
+
+
+class _Paint:
+    """Lays the styles of a source's characters over what was rendered from it, in its order.
+
+    Marks of Markdown are in the source alone, and bullets and frames in what was rendered alone.
+    """
+
+    def __init__(self, text: str, styles: Sequence[str]) -> None:
+        self._text, self._styles = text, styles
+        self._at = 0
+
+    def over(self, segment: Segment) -> Iterator[Segment]:
+        """Yield a segment in parts that have one style each."""
+        if segment.control:
+            yield segment
+            return
+        for word in _WORDS.findall(segment.text):
+            self._find(word)
+            for style, characters in groupby(word, self._style):
+                both = (segment.style or Style.null()) + Style.parse(style)
+                yield Segment("".join(characters), both)
+
+    def _find(self, word: str) -> None:
+        """Go to a word that is near: what lies before it was not shown, like a link's address."""
+        if len(word) >= _WORD and word.isalnum():
+            place = self._text.find(word, self._at, self._at + _NEAR)
+            self._at = self._at if place < 0 else place
+
+    def _style(self, character: str) -> str:
+        for place in range(self._at, len(self._text)):
+            if self._text[place] == character and not character.isspace():
+                self._at = place + 1
+                return self._styles[place]
+            if self._text[place].isalnum():
+                break
+        return ""
 
 
 class _NumberedBlock(RichCodeBlock):

@@ -17,7 +17,6 @@ from edgespec.chat.view import (
     Lines,
     LiveView,
     MarkdownBody,
-    OriginBody,
     OriginPrinter,
     PlainView,
     marked,
@@ -75,7 +74,7 @@ class Screen:
         if not self.interactive:
             return PlainView(sys.stdout, marked if self._show else lambda piece: piece.text)
         if self.colours:
-            body = OriginBody() if self._show else MarkdownBody(folding)
+            body = MarkdownBody(folding, origins=self._show)
             return LiveView(self._console, body, status)
         if self._show:
             return PlainView(sys.stdout, lambda piece: printable(marked(piece)))

@@ -26,7 +26,6 @@ __all__ = [
     "Lines",
     "LiveView",
     "MarkdownBody",
-    "OriginBody",
     "OriginPrinter",
     "PlainView",
     "marked",
@@ -231,12 +230,19 @@ class Body(Protocol):
 
 
 class MarkdownBody:
-    """Blocks of Markdown, with the reasoning folded into a line."""
+    """Blocks of Markdown, with the reasoning folded into a line.
 
-    def __init__(self, folding: Folding) -> None:
+    Args:
+        folding: takes reasoning out.
+        origins: colour the text by where each token came from.
+    """
+
+    def __init__(self, folding: Folding, *, origins: bool = False) -> None:
         self._folding = folding
+        self._origins = origins
         self._told = False  # about the reasoning
         self._text = ""  # of the blocks that are not final yet
+        self._styles: list[str] = []  # of its characters, with origins
         self._blocks = 0
         self._first = True
 
@@ -245,10 +251,12 @@ class MarkdownBody:
         text = printable(self._folding.feed(piece.text))
         if not self._folding.thinking:
             yield from self._thought(f"thought for {self._folding.summary}")
-        self._text += text
+        self._take(text, ORIGIN_STYLES[piece.origin])
         if "\n" in text:
-            finished, self._text = split_finished(self._text)
+            finished, rest = split_finished(self._text)
             yield from self._final(finished)
+            self._styles = self._styles[len(self._text) - len(rest) :]
+            self._text = rest
 
     def growing(self) -> RenderableType | None:
         """Return the block that is not whole, or a line that says that the model is thinking."""
@@ -256,15 +264,26 @@ class MarkdownBody:
             return Text(f"thinking ... {self._folding.summary}", style="dim")
         if not self._text.strip():
             return None
-        block = MarkdownLines(unjoined(self._text), self._blocks)
+        block = self._lines(self._text)
         return block if self._first else Group(Text(""), block)
 
     def finish(self) -> Iterator[RenderableType]:
         """Yield the last block, whole or not."""
         if self._folding.thinking:
             yield from self._thought(f"thinking ended after {self._folding.summary}")
-        text, self._text = self._text + printable(self._folding.finish()), ""
-        yield from self._final(text)
+        self._take(printable(self._folding.finish()), "")
+        yield from self._final(self._text)
+        self._text, self._styles = "", []
+
+    def _take(self, text: str, style: str) -> None:
+        if self._origins:
+            text = text.replace(JOINER, "")  # of emoji, whole or not
+            self._styles += [style] * len(text)
+        self._text += text
+
+    def _lines(self, text: str) -> MarkdownLines:
+        """Render the beginning of the text."""
+        return MarkdownLines(unjoined(text), self._blocks, self._styles[: len(text)])
 
     def _thought(self, line: str) -> Iterator[RenderableType]:
         if self._folding.empty or self._told:
@@ -278,33 +297,9 @@ class MarkdownBody:
         if not self._first:
             yield Lines(Text(""))
         self._first = False
-        lines = MarkdownLines(unjoined(text), self._blocks)
+        lines = self._lines(text)
         self._blocks = lines.blocks
         yield lines
-
-
-class OriginBody:
-    """Lines of plain text, coloured by where each token came from."""
-
-    def __init__(self) -> None:
-        self._line = Text()
-
-    def feed(self, piece: TokenChunk) -> Iterator[RenderableType]:
-        """Yield the lines that are whole with this chunk."""
-        text = printable(piece.text).replace(JOINER, "")  # of emoji, whole or not
-        self._line.append(text, ORIGIN_STYLES[piece.origin])
-        if "\n" in piece.text:
-            *whole, self._line = self._line.split("\n", allow_blank=True)
-            yield Lines(Text("\n").join(whole))
-
-    def growing(self) -> RenderableType | None:
-        """Return the line that is not whole."""
-        return self._line if self._line else None
-
-    def finish(self) -> Iterator[RenderableType]:
-        """Yield that line as it is."""
-        if self._line:
-            yield Lines(self._line)
 
 
 class Lines:

@@ -9,12 +9,12 @@ from rich.console import Console
 
 from edgespec.chat import view
 from edgespec.chat.reasoning import Folding
-from edgespec.chat.view import MarkdownBody, OriginBody
+from edgespec.chat.view import MarkdownBody
 from edgespec.runtime.cycle import Origin
 from edgespec.runtime.stream import TokenChunk
 
 kind, text = sys.argv[1], Path(sys.argv[2]).read_text("utf-8")
-body = OriginBody() if kind == "origins" else MarkdownBody(Folding())
+body = MarkdownBody(Folding(), origins=kind == "origins")
 view._SHORTEST_PAUSE, view._RENDERING_SHARE = 0.0, 1e9
 with view.LiveView(Console(), body, lambda: "THE STATUS") as show:
     show.reading(3, 9)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.style import Style
+from rich.text import Text
 
 from edgespec.chat.reasoning import Folding
-from edgespec.chat.view import Body, LiveView, MarkdownBody, OriginBody, PlainView
+from edgespec.chat.view import ORIGIN_STYLES, Body, LiveView, MarkdownBody, PlainView
 from edgespec.runtime.cycle import Origin
 from edgespec.runtime.stream import TokenChunk
 
@@ -105,11 +108,40 @@ def test_code_blocks_are_numbered_through_the_answer() -> None:
 def test_no_line_is_wider_than_the_terminal(wide: str) -> None:
     from rich.cells import cell_len
 
-    for body in (MarkdownBody(Folding()), OriginBody()):
+    for body in (MarkdownBody(Folding()), MarkdownBody(Folding(), origins=True)):
         for frame in _drawn(body, wide[:50], wide[50:]):
             text = Console(width=999).render_str(frame).plain
             lines = [line.split("\x1b")[0] for line in text.replace("\r", "\n").split("\n")]
             assert max(map(cell_len, lines)) <= 60
+
+
+def test_origins_are_laid_over_markdown() -> None:
+    text = (
+        "# Title\n\nSome **bold** `code` and [a link](http://x.org/y) &amp; *more*.\n\n"
+        "1. first\n2. second\n\n```python\nx = [1, 2]\n```\n\n| a | b |\n| - | - |\n| one | two |\n"
+    )
+    origins = (Origin.ACCEPTED, Origin.CORRECTED, Origin.BONUS, Origin.PLAIN)
+    plain, coloured = StringIO(), StringIO()
+    for out, marked in ((plain, False), (coloured, True)):
+        console = Console(file=out, width=60, force_terminal=True, color_system="standard")
+        body = MarkdownBody(Folding(), origins=marked)
+        for number, word in enumerate(re.findall(r"\S+|\s+", text)):
+            for part in body.feed(TokenChunk(word, 0, origins[number // 2 % 4])):
+                console.print(part, end="")
+        for part in body.finish():
+            console.print(part, end="")
+    bare = [Text.from_ansi(out.getvalue()).plain for out in (plain, coloured)]
+    assert bare[0] == bare[1]  # Markdown is shown as without colours
+    shown = Text.from_ansi(coloured.getvalue())
+    words = re.findall(r"\S+", text)
+    for word in ("Some", "bold", "code", "more", "first", "second", "one", "two", "x"):
+        number = next(n for n, each in enumerate(words) if re.sub(r"[*`.]", "", each) == word)
+        style = Style.parse(ORIGIN_STYLES[origins[number % 4]])
+        place = re.search(rf"\b{word}\b", shown.plain)
+        assert place is not None, word
+        found = shown.get_style_at_offset(Console(), place.start())
+        if style.color is not None:
+            assert found.color is not None and found.color.number == style.color.number, word
 
 
 @pytest.mark.parametrize(
