@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,14 @@ from edgespec._types import AnyArray
 from edgespec.gguf.metadata import Metadata
 from edgespec.gguf.reader import MalformedError, split_strings
 
-__all__ = ["check_experts", "check_rotation", "check_tensor_kinds", "check_texts", "check_windows"]
+__all__ = [
+    "check_experts",
+    "check_key_heads",
+    "check_rotation",
+    "check_tensor_kinds",
+    "check_texts",
+    "check_windows",
+]
 
 _LONGEST_TOKEN = 4096  # bytes; some tokenizers recurse for each
 _MAX_COUNT = 1 << 20
@@ -110,6 +117,29 @@ def check_rotation(data: Metadata, arch: str, head_width: int) -> None:
             rotated = width
         if width and rotated is not None and (not 0 < rotated <= width or rotated % 2):
             raise MalformedError(f"{rotated} of {width} dimensions cannot be rotated")
+
+
+_KEYS = re.compile(r"blk\.(\d+)\.attn_k\.weight")
+
+
+def check_key_heads(counts: Sequence[int], widths: Collection[int], tensors: Sequence[Any]) -> None:
+    """Check counts of KV heads that differ between layers against the tensors of keys.
+
+    Args:
+        counts: for each layer.
+        widths: that heads may have.
+        tensors: of the file.
+
+    Raises:
+        MalformedError: a layer has other keys than its count says.
+    """
+    if len(set(counts)) == 1:
+        return
+    for tensor in tensors:
+        found = _KEYS.fullmatch(tensor.name)
+        count = counts[int(found[1])] if found and int(found[1]) < len(counts) else 0
+        if count and int(tensor.shape[-1]) not in {count * width for width in widths}:
+            raise MalformedError(f"{tensor.name} has not the keys of {count} heads")
 
 
 def check_experts(data: Metadata, arch: str, layers: int) -> None:

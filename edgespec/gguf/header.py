@@ -21,6 +21,7 @@ from edgespec._types import AnyArray
 from edgespec.errors import ModelFileError
 from edgespec.gguf.checks import (
     check_experts,
+    check_key_heads,
     check_rotation,
     check_tensor_kinds,
     check_texts,
@@ -173,6 +174,8 @@ def _header(paths: Sequence[Path], data: Metadata, readers: Sequence[BoundedRead
     _check_numbers(data, arch)
     check_rotation(data, arch, head_width)
     check_experts(data, arch, layers)
+    windowed = data.integer(f"{arch}.attention.key_length_swa", 1, _MAX_WIDTH) or head_width
+    check_key_heads(heads_kv, (head_width, windowed), tensors)
     check_windows(data, arch, layers)
     check_tensor_kinds(tensors)
     return GGUFHeader(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gguf
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from edgespec.errors import ModelFileError
-from edgespec.gguf.checks import check_texts
+from edgespec.gguf.checks import check_key_heads, check_texts
 from edgespec.gguf.header import read_header
 from edgespec.gguf.reader import MalformedError
 
@@ -185,6 +187,14 @@ def test_types_that_nothing_computes_with_are_refused(
 
 def test_a_table_of_a_head_may_hold_integers(make_gguf: MakeGGUF) -> None:
     read_header(make_gguf(change=tensor("d2t", np.arange(8, dtype=np.int64))))
+
+
+@pytest.mark.parametrize(("counts", "fits"), [([2, 1], True), ([1, 2], False), ([2, 0], True)])
+def test_heads_that_differ_between_layers_fit_their_tensors(counts: list[int], fits: bool) -> None:
+    shapes = {"blk.0.attn_k.weight": (64, 32), "blk.1.attn_k.weight": (64, 16)}
+    tensors = [SimpleNamespace(name=name, shape=shape) for name, shape in shapes.items()]
+    with nullcontext() if fits else pytest.raises(MalformedError, match=r"blk\.0"):
+        check_key_heads(counts, (16,), tensors)
 
 
 @pytest.mark.parametrize("alignment", [1, 2])
