@@ -52,7 +52,8 @@ _EVERY_S = 15.0
     "--from",
     "start",
     metavar="DRAFT",
-    help="Continue from this draft, with its vocabulary: a file that distill wrote, or a name.",
+    help="Continue from this draft: a file that distill wrote, or a name. "
+    "A tiny one keeps its vocabulary.",
 )
 @click.option(
     "--work", metavar="DIR", help="Folder of texts and checkpoints; by default FILE.work."

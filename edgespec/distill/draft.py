@@ -89,12 +89,14 @@ class Draft(nn.Module, ABC):
         kind, architecture: its name here and in llama.cpp.
         rate: learning rate.
         own_tokens: number of tokens that it has and the target has not.
+        frozen: tensors that are rows of the target's: whatever its vocabulary, they are known.
     """
 
     kind: ClassVar[str]
     architecture: ClassVar[str]
     rate: ClassVar[float] = 2e-3
     own_tokens: ClassVar[int] = 0
+    frozen: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     @abstractmethod

@@ -31,7 +31,7 @@ __all__ = ["Eagle", "EagleShape"]
 _STEPS = 4
 _LATER = 0.7  # weight of each step's loss, relative to the one before
 _EVERY = 3  # in later steps, one entry in so many is compared with the target's distribution
-_STATE_WEIGHT = 10.0
+_STATE_WEIGHT = 4.0
 _RIDGE = 1e-3
 
 
@@ -105,6 +105,7 @@ class Eagle(Draft):
 
     kind = "eagle3"
     architecture = "eagle3"
+    frozen = ("output.weight",)
 
     @classmethod
     def for_target(cls, header: GGUFHeader, weights: TargetWeights, teacher: Teacher) -> Eagle:

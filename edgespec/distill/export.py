@@ -87,8 +87,11 @@ def write_draft(draft: Draft, path: Path, file_format: str, provenance: Provenan
         writer.close()
 
 
-def read_draft(draft: Draft, path: Path) -> None:
+def read_draft(draft: Draft, path: Path, *, frozen: bool = True) -> None:
     """Load the weights of a file into a network of the same shape.
+
+    Args:
+        frozen: also those that are the target's, for the file's vocabulary.
 
     Raises:
         UsageError: the file has another shape.
@@ -98,7 +101,10 @@ def read_draft(draft: Draft, path: Path) -> None:
         for tensor in GGUFReader(path).tensors
         if tensor.tensor_type != GGMLQuantizationType.I64
     }
-    for name, ours in draft.tensors().items():
+    tensors = draft.tensors()
+    if not frozen:
+        found.update({name: tensors[name] for name in draft.frozen})
+    for name, ours in tensors.items():
         if ours.dtype == np.float32 and (name not in found or found[name].shape != ours.shape):
             raise UsageError(
                 f"{path.name} is not shaped like the {draft.kind} drafts that are made here "

@@ -71,7 +71,7 @@ class Request:
         documents: files and folders that tasks are made from.
         hours: for everything, over all runs.
         vocabulary: number of tokens of the draft.
-        start: a draft of this kind to continue from, with its vocabulary; None for a new one.
+        start: a draft of this kind to continue from, a tiny one with its vocabulary; or None.
         work: folder for text and checkpoints.
         threads: for everything.
     """
@@ -277,7 +277,7 @@ class _Run:
         embeddings = self._weights.embeddings(vocabulary.target_ids)
         draft.begin(embeddings, self._sample(training, "hidden"), self._sample(training, "layers"))
         if request.start is not None:
-            read_draft(draft, request.start)
+            read_draft(draft, request.start, frozen=False)
         trainer = Trainer(
             draft,
             Batches(self._corpus, training, BATCH_ROWS, BATCH_LENGTH),
@@ -314,7 +314,7 @@ class _Run:
         path = self._folder / "vocabulary.npy"
         if path.exists():
             return known_vocabulary(self._corpus, np.load(path), size)
-        if self._start is not None:
+        if self._start is not None and not self._kind.frozen:
             chosen = known_vocabulary(self._corpus, tokens_of(self._start), size)
         else:
             wanted = self._request.vocabulary - self._kind.own_tokens

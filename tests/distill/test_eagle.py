@@ -144,7 +144,7 @@ def written_out(head: Eagle, batch: Batch) -> torch.Tensor:
             p = (head.output @ hidden).double().softmax(-1)
             log_q = head.logits(state).double().log_softmax(-1)
             across.append(-(p * log_q).sum())
-        total = total + 0.7**number * (torch.stack(across).mean() + 10 * torch.stack(apart).mean())
+        total = total + 0.7**number * (torch.stack(across).mean() + 4 * torch.stack(apart).mean())
     return total
 
 
