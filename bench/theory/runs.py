@@ -102,7 +102,7 @@ def measure_known(variants: Sequence[Variant], note: Note) -> dict[str, Known]:
 def _way(engine: Engine) -> str:
     """Name the way the target was opened; contexts opened alike cost the same."""
     tapped = ", hidden states read" if engine.target.on_evaluated is not None else ""
-    return setting_of(engine.target).name + tapped
+    return setting_of(engine.target.model, engine.target.options).name + tapped
 
 
 def run(

@@ -66,12 +66,14 @@ class Placement(NamedTuple):
         overrides: a C array for ``tensor_buft_overrides``.
         names: of the tensors.
         attention: whether the queries of all layers come from them.
+        complete: whether no other weight of the file is multiplied with.
         devices: a C array for ``devices``.
     """
 
     overrides: Any
     names: tuple[str, ...]
     attention: bool
+    complete: bool
     devices: Any
 
 
@@ -157,7 +159,7 @@ def place_weights(header: GGUFHeader, formats: frozenset[str], threads: int) -> 
     overrides = (_Override * 2)(_Override(pattern, device.buffer_type), _Override(None, None))
     devices = (ctypes.c_void_p * 2)(device.address, None)
     attention = device.attends and _attention(header, names)
-    return Placement(overrides, names, attention, devices)
+    return Placement(overrides, names, attention, _complete(header, names), devices)
 
 
 def time_formats(
@@ -248,6 +250,13 @@ def _attention(header: GGUFHeader, names: Iterable[str]) -> bool:
     queries = {name for name in all_names if _last_part(name) in _QUERIES}
     sinks = any(_last_part(name) == "attn_sinks" for name in all_names)
     return bool(queries) and queries <= set(names) and not sinks
+
+
+def _complete(header: GGUFHeader, names: Iterable[str]) -> bool:
+    """Whether all matrices of the file are these, but for embeddings, of which rows are read."""
+    known = set(names)
+    others = [t for t in header.tensors if len(t.shape) > 1 and t.name not in known]
+    return all(_last_part(t.name) == _EMBEDDING and not _multiplied(header, t) for t in others)
 
 
 def _multiplied(header: GGUFHeader, tensor: Tensor) -> bool:

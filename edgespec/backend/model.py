@@ -119,6 +119,14 @@ class Model(Closing):
         return float(capping) == 0.0
 
     @property
+    def exact_batches(self) -> bool:
+        """Whether any batch has the bits of single tokens by construction, with our attention."""
+        if self._placement is None or not self._placement.complete or self.has_state:
+            return False
+        biased = self.metadata.get(f"{self.header.architecture}.attention.max_alibi_bias", "0")
+        return self.exact_attention and float(biased) == 0.0
+
+    @property
     def context_length(self) -> int:
         """Longest context the model was trained for, in tokens."""
         return int(lib.llama_model_n_ctx_train(self.pointer))

@@ -23,6 +23,12 @@ _OUTLIER = 0.3  # log ratio beyond which a measurement says no more
 _MOST = 2.0  # log ratio that corrections stay within
 _USE_DECAY = 0.9
 
+_GUESSED = 3.0
+"""Evaluations' worth of knowledge in a cost that was not measured here."""
+_MEASURED = 1e6
+_SETTLED = 10.0
+"""Evaluations after which one that is far off is an outlier."""
+
 _CHANGING = 0.3
 """Share of batches followed by another size, before anything is known."""
 
@@ -41,6 +47,8 @@ class CostTable(NamedTuple):
         use: float64 (largest + 1,), how often each n occurred lately.
         last: int64 (1,), the n of the evaluation before.
         changing: float64 (1,), share of recent batches that were followed by another size.
+        known: float64 (largest + 1,), evaluations' worth of knowledge in each n's cost, and in the
+            machine's speed (column 0): where that is little, corrections are larger.
     """
 
     depths: Float64Array
@@ -51,6 +59,7 @@ class CostTable(NamedTuple):
     use: Float64Array
     last: Int64Array
     changing: Float64Array
+    known: Float64Array
 
     @property
     def largest(self) -> int:
@@ -68,6 +77,8 @@ def make_cost_table(
     seconds: Sequence[Sequence[float]],
     switch_s: Sequence[float],
     largest: int,
+    *,
+    measured: bool = True,
 ) -> CostTable:
     """Build a table from measurements; between two measured sizes it is interpolated.
 
@@ -77,6 +88,7 @@ def make_cost_table(
         seconds: a row for each depth, a figure for each size.
         switch_s: for each size.
         largest: columns wanted; beyond the last size the last two are extrapolated.
+        measured: on this machine, so that use is believed slowly where it disagrees.
     """
     known = np.array(sizes, np.float64)
     wanted = np.arange(largest + 1, dtype=np.float64)
@@ -98,6 +110,7 @@ def make_cost_table(
         np.zeros(largest + 1),
         np.ones(1, np.int64),
         np.full(1, _CHANGING),
+        np.full(largest + 1, _MEASURED if measured else _GUESSED),
     )
 
 
@@ -160,11 +173,17 @@ def observe_cost(table: CostTable, depth: float, n: int, seconds: float) -> tupl
     alike = predicted_cost(table, depth, n)
     extra = table.switch_s[n] * switched
     if seconds > extra:
-        off = min(max(math.log((seconds - extra) / alike), -_OUTLIER), _OUTLIER)
-        drift = table.drift[0] + _DRIFT_STEP * off
-        table.drift[0] = min(max(drift, -_MOST), _MOST)
-        shape = table.shape[n] + _SHAPE_STEP * off
+        whole = math.log((seconds - extra) / alike)
+        off = min(max(whole, -_OUTLIER), _OUTLIER)
+        if table.known[0] < _SETTLED:
+            table.drift[0] += min(max(whole, -_MOST), _MOST) / (1.0 + table.known[0])
+        else:
+            drift = table.drift[0] + _DRIFT_STEP * off
+            table.drift[0] = min(max(drift, -_MOST), _MOST)
+        table.known[0] += 1.0
+        shape = table.shape[n] + max(_SHAPE_STEP, 1.0 / (1.0 + table.known[n])) * off
         table.shape[n] = min(max(shape, -_MOST), _MOST)
+        table.known[n] += 1.0
     if table.last[0] > 1:
         table.changing[0] += _CHANGE_STEP * (switched - table.changing[0])
     else:

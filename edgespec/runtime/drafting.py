@@ -1,4 +1,4 @@
-"""The drafter an engine opens, and what is remembered of its work."""
+"""The drafter an engine opens."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from edgespec.backend import (
     RecordedInputs,
 )
 from edgespec.control.budget import draft_speedup
-from edgespec.control.controller import Policy
-from edgespec.control.speedup import Achieved
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters import (
     ComposedDrafter,
@@ -34,17 +32,13 @@ from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.plan import BATCH, Plan
 from edgespec.runtime.processors import spare_processors
 from edgespec.tuning.drafting import HEAD_BATCH, DraftCost, measure_draft, measure_head
-from edgespec.tuning.exactness import (
-    Exactness,
-)
-from edgespec.tuning.profile import Profile, Usage, load_profile
-from edgespec.tuning.setting import forget_settings
+from edgespec.tuning.exactness import Exactness
+from edgespec.tuning.profile import Profile
 
 __all__ = [
     "AnyModelDrafter",
     "draft_with",
     "open_drafter",
-    "remember",
 ]
 
 _log = logging.getLogger("edgespec.runtime")
@@ -56,10 +50,6 @@ prompt lookup brings a part of the gain without it: one expected to bring 1.08 b
 _OTHER_PROMPTS = 0.6
 """Acceptance on prompts of another hand, as a share of that on held-out answers: 0.31 of 0.55 for
 the default model's head (models/README.md)."""
-
-_ENOUGH_CYCLES = 50
-
-_MOST_DRIFT = 0.5  # in log: the machine is 1.65 times as fast or slow as when it was measured
 
 AnyModelDrafter = ModelDrafter | ReducedDrafter | CrossVocabularyDrafter | EagleDrafter
 
@@ -198,33 +188,3 @@ def _open_head(
                 head.close()
         undo.pop_all()
     return best, cost
-
-
-def remember(
-    plan: Plan, exactness: Exactness, policy: Policy, drafter: Drafter, usage: Usage
-) -> None:
-    """Write what was learned. The file is read first: another process may have changed it.
-
-    Where use disagrees so much with the first start's quick measurement that it was wrong (taken
-    while another program was busy, say), the measurement is forgotten, and the next start measures
-    again.
-    """
-    profile = load_profile(plan.target.path)
-    profile.usage = usage
-    achieved, costs, setting = policy.achieved, policy.costs, exactness.setting
-    if costs is not None and setting is not None:
-        if achieved.cycles >= _ENOUGH_CYCLES and abs(float(costs.drift[0])) > _MOST_DRIFT:
-            forget_settings(plan.target.path, tuned=False)
-            profile.shapes.pop(setting.name, None)
-        else:
-            profile.shapes[setting.name] = costs.shape.round(4).tolist()
-    learned = drafter.learned()
-    if learned.lookup is not None:
-        profile.ngram.update(learned.lookup)
-    known = profile.ngram
-    if learned.model is not None and plan.draft is not None:
-        known = profile.draft(plan.draft.path)
-        known.update(learned.model)
-    if achieved.tokens:
-        known["achieved"] = (Achieved.from_json(known.get("achieved")) + achieved).as_json()
-    profile.save()

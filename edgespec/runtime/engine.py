@@ -21,8 +21,9 @@ from edgespec.registry.fetch import Progress, silent
 from edgespec.runtime.constraint import Constraint, GbnfConstraint, GuidedConstraint
 from edgespec.runtime.cycle import Cycle, CycleReport
 from edgespec.runtime.decoder import Decoder, Edit, PrefillProgress
-from edgespec.runtime.drafting import open_drafter, remember
+from edgespec.runtime.drafting import open_drafter
 from edgespec.runtime.holding import HoldingConstraint
+from edgespec.runtime.learning import remember
 from edgespec.runtime.loading import LoadProgress, make_policy, open_target
 from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
 from edgespec.runtime.options import EngineOptions
@@ -429,7 +430,8 @@ class Engine(Closing):
 
     @property
     def _cache_key(self) -> str:
-        return f"{measurement_key(self.target.model.path, {})} {setting_of(self.target).name}"
+        setting = setting_of(self.target.model, self.target.options)
+        return f"{measurement_key(self.target.model.path, {})} {setting.name}"
 
     def _make_cache(self) -> PrefixCache:
         # A head needs states of the target that a saved cache does not have.

@@ -28,24 +28,31 @@ from edgespec.drafters.stepping import draft_token
 from edgespec.errors import BackendError
 from edgespec.gguf.header import read_header
 from edgespec.registry.resolve import ResolvedModel
-from edgespec.runtime.options import EngineOptions
+from edgespec.runtime.options import MAX_BLOCK, EngineOptions
 from edgespec.runtime.plan import BATCH, Plan
 from edgespec.runtime.processors import spare_processors
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain
 from edgespec.speculation.settings import draw_settings
+from edgespec.tuning.curves import published_figures
 from edgespec.tuning.exactness import (
+    ENOUGH_PROVED,
     PLAIN,
     Exactness,
     choose_exactness,
     exactness_of,
-    measure_setting,
 )
 from edgespec.tuning.kernels import faster_formats
-from edgespec.tuning.measure import GLANCE, QUICK, Effort
+from edgespec.tuning.measure import QUICK, prove_batches, token_seconds
 from edgespec.tuning.profile import Profile
-from edgespec.tuning.setting import SettingFigures, load_setting
+from edgespec.tuning.setting import (
+    SettingFigures,
+    find_setting,
+    load_setting,
+    setting_of,
+    store_setting,
+)
 
 __all__ = [
     "LoadProgress",
@@ -59,7 +66,8 @@ __all__ = [
 LoadProgress = Callable[[str, float], None]
 """Called with what is being done ("loading smollm2-135m") and the done fraction, 0 to 1."""
 
-_MEASURED_LENGTH = 512
+_PROVING_S = 1.5
+_PROVING_LENGTH = 128
 
 _NOTICE_AFTER_S = 1.0
 
@@ -75,10 +83,7 @@ def open_target(
     progress: LoadProgress | None,
     stack: ExitStack,
 ) -> tuple[Context, Exactness]:
-    """Load the target and open its context, both closed by the stack, in the settings chosen.
-
-    Settings are measured the first time that they are wanted.
-    """
+    """Load the target and open its context, both closed by the stack, in the settings chosen."""
     options = with_best(options, profile)
     model = stack.enter_context(load_model(plan.target, options, progress))
     if options.flash_attention is None and model.exact_attention:
@@ -97,9 +102,10 @@ def open_target(
     )
     exactness = PLAIN
     if speculative:
-        exactness = _choose(model, settings, options, progress)
+        exactness = _choose(model, settings, options)
         settings = replace(settings, flash_attention=exactness.flash_attention)
-    return stack.enter_context(Context(model, settings)), exactness
+    context = stack.enter_context(Context(model, settings))
+    return context, _to_scale(context, exactness, options.k is None)
 
 
 def with_best(options: EngineOptions, profile: Profile) -> EngineOptions:
@@ -119,51 +125,63 @@ def with_best(options: EngineOptions, profile: Profile) -> EngineOptions:
     )
 
 
-def _choose(
-    model: Model,
-    settings: ContextOptions,
-    options: EngineOptions,
-    progress: LoadProgress | None,
-) -> Exactness:
+def _choose(model: Model, settings: ContextOptions, options: EngineOptions) -> Exactness:
+    """Choose among settings by what is known of them, or can be proved at once."""
     adaptive = options.k is None
     needed = QUICK.needed if adaptive else options.most + 1
 
-    def measure(flash_attention: bool, effort: Effort = QUICK) -> SettingFigures:
-        effort = effort._replace(needed=needed, largest=max(effort.largest, needed))
-        if progress is not None:
-            progress("measuring this machine", 0.5 if flash_attention else 0.0)
-        tried = replace(
-            settings,
-            length=_MEASURED_LENGTH,
-            room=None,
-            flash_attention=flash_attention,
-            outputs=effort.largest,
-        )
-        with Context(model, tried) as context:
-            stored = load_setting(context, effort.needed)
-            if stored is not None:
-                return stored
-            warm_up()  # a compiler at work beside it would be measured too
-            return measure_setting(context, effort)
+    def known(flash_attention: bool) -> SettingFigures | None:
+        tried = replace(settings, flash_attention=flash_attention)
+        return find_setting(model.path, setting_of(model, tried).name, needed)
+
+    def figures(flash_attention: bool) -> SettingFigures:
+        found = known(flash_attention)
+        if found is not None and not (found.uncompared and found.identical <= ENOUGH_PROVED):
+            return found
+        return _unmeasured(model, replace(settings, flash_attention=flash_attention), options)
 
     if options.flash_attention is not None or options.kv_type == "q8_0":
-        chosen = exactness_of(
-            options.exact,
-            options.most,
-            measure(settings.flash_attention),
-            adaptive=adaptive,
+        return exactness_of(
+            options.exact, options.most, figures(settings.flash_attention), adaptive=adaptive
         )
-    else:
-        chosen = choose_exactness(
-            options.exact,
-            options.most,
-            lambda: measure(False),
-            lambda: measure(True, GLANCE),
-            adaptive=adaptive,
+    return choose_exactness(
+        options.exact,
+        options.most,
+        lambda: figures(False),
+        lambda: known(True),
+        adaptive=adaptive,
+    )
+
+
+def _unmeasured(model: Model, settings: ContextOptions, options: EngineOptions) -> SettingFigures:
+    """Figures of other machines; how long batches may be is known by construction, or proved here.
+
+    llama.cpp's flash attention rounds alike in short caches only: nothing is proved of it.
+    """
+    setting, largest = setting_of(model, settings), options.most + 1
+    isa = kernel_status().instruction_set
+    if settings.flash_attention:
+        identical = MAX_BLOCK + 1 if model.exact_batches else 1
+        return published_figures(model.path, setting, isa, largest, identical)
+    short = replace(settings, length=_PROVING_LENGTH, room=None, outputs=largest)
+    with Context(model, short) as context:
+        proof = prove_batches(context, largest, _PROVING_S)
+    figures = published_figures(model.path, setting, isa, largest, proof.identical, proof.token_s)
+    if proof.different is not None:
+        difference = proof.different
+        figures = replace(
+            figures, logit_difference=difference.logit, total_variation=difference.variation
         )
-    if progress is not None:
-        progress("measuring this machine", 1.0)
-    return chosen
+    store_setting(model.path, figures)
+    return figures
+
+
+def _to_scale(context: Context, exactness: Exactness, adaptive: bool) -> Exactness:
+    """Give published figures this machine's speed, by a few single tokens."""
+    figures = exactness.setting
+    if figures is None or not adaptive or load_setting(context) is not None:
+        return exactness
+    return replace(exactness, setting=figures.at_speed(token_seconds(context)))
 
 
 def make_policy(options: EngineOptions, exactness: Exactness, profile: Profile) -> Policy:

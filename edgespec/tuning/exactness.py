@@ -25,6 +25,7 @@ from edgespec.tuning.setting import (
 )
 
 __all__ = [
+    "ENOUGH_PROVED",
     "PLAIN",
     "Exactness",
     "choose_exactness",
@@ -37,6 +38,9 @@ __all__ = [
 
 _TYPICAL_BLOCK = 4
 """Tokens of the batch whose times are compared."""
+
+ENOUGH_PROVED = _TYPICAL_BLOCK
+"""Tokens of a batch: where not even these were compared for want of time, it is tried again."""
 
 
 @dataclass(frozen=True)
@@ -78,23 +82,26 @@ def choose_exactness(
     wanted: str,
     k: int,
     exact: Callable[[], SettingFigures],
-    fast: Callable[[], SettingFigures],
+    fast: Callable[[], SettingFigures | None],
     *,
     adaptive: bool = False,
 ) -> Exactness:
-    """Decide from measurements; only what is needed is measured.
+    """Decide from what is known; only what is needed is looked at.
 
     Args:
         wanted: "auto", "bitwise" or "distribution".
         k: block length that is going to be used.
-        exact, fast: measure without and with flash attention.
+        exact, fast: what is known without and with flash attention; None if nothing is.
         adaptive: k is only the most, and shorter blocks will do.
     """
     slow = exact()
     enough = min(k, _TYPICAL_BLOCK) if adaptive else k
-    if wanted == "bitwise" or (wanted == "auto" and slow.identical > enough):
+    careful = slow.identical > enough or slow.uncompared
+    if wanted == "bitwise" or (wanted == "auto" and careful):
         return exactness_of("bitwise", k, slow)
     quick = fast()
+    if quick is None:
+        return exactness_of(wanted, k, slow)
     cost = relative_cost(slow, quick)
     chosen = exactness_of("auto", k, quick if cost > 1 else slow)
     if chosen.mode == "distribution" and cost > 1:
@@ -119,8 +126,12 @@ def exactness_of(
         adaptive: shorter blocks than k will do, so that "auto" is bitwise for their sake.
     """
     enough = min(k, _TYPICAL_BLOCK) if adaptive and wanted == "auto" else k
-    if wanted == "bitwise" or figures.identical > enough:
+    careful = wanted == "auto" and figures.uncompared
+    if wanted == "bitwise" or figures.identical > enough or careful:
         return _bitwise(figures, k)
+    if figures.uncompared:
+        reason = f"batches of more than {figures.identical} tokens were not compared yet"
+        return Exactness("distribution", figures, min(k, figures.sizes[-1] - 1), reason)
     return Exactness(
         "distribution",
         figures,
@@ -134,6 +145,7 @@ def _bitwise(figures: SettingFigures, k: int) -> Exactness:
     largest = max(0, min(k, figures.identical - 1))
     reason = f"batches of up to {figures.identical} tokens are bit-identical to single tokens"
     if largest < k:
+        reason += ", larger ones were not compared yet" if figures.uncompared else ""
         reason += f": blocks are cut to {largest} proposals"
     return Exactness("bitwise", figures, largest, reason)
 

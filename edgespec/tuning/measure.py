@@ -8,7 +8,6 @@ llama.cpp plans its graph anew, and once more.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import median_low
 from time import perf_counter
 from typing import NamedTuple
 
@@ -19,15 +18,17 @@ from edgespec.backend import Context
 from edgespec.tuning.setting import SettingFigures
 
 __all__ = [
-    "GLANCE",
     "QUICK",
     "Difference",
     "Effort",
+    "Proof",
     "compare",
     "measure_context",
     "measure_cost",
     "measuring_text",
+    "prove_batches",
     "stand_at",
+    "token_seconds",
 ]
 
 Progress = Callable[[float], None]
@@ -74,12 +75,83 @@ class Effort(NamedTuple):
     twice: int = 64
 
 
+_NOISE = 1.1
+"""Times that differ by less are alike."""
+
 QUICK = Effort(depths=(272, 40), largest=16, repetitions=2, seconds=2.0)
-"""For a first start, a few seconds: one depth is above the 256 tokens up to which flash attention
+"""For idle moments, a few seconds: one depth is above the 256 tokens up to which flash attention
 rounds alike."""
 
-GLANCE = Effort(depths=(272,), largest=4, repetitions=1, seconds=1.0)
-"""For a setting that is compared with another one, and rarely chosen."""
+
+class Proof(NamedTuple):
+    """Batches compared with single tokens.
+
+    Attributes:
+        identical: up to how many tokens all are bit-identical to single ones.
+        different: the first batch that is not; None if none was found.
+        token_s: seconds of a single token.
+    """
+
+    identical: int
+    different: Difference | None
+    token_s: float
+
+
+_PROVING_DEPTH, _PIECE = 40, 8
+_SINGLES_SHARE = 0.5  # of the time, for single tokens and what stands before them
+_GLANCE_S = 0.4
+
+
+def token_seconds(context: Context) -> float:
+    """Return the seconds of a single token, the fastest of up to three; the content is lost."""
+    token = np.full(1, context.model.vocabulary.bos or 0, np.int32)
+    times: list[float] = []
+    context.clear()
+    context.evaluate(token, 1)  # buffers of the first call
+    while len(times) < min(3, context.capacity - 1) and sum(times) < _GLANCE_S:
+        started = perf_counter()
+        context.evaluate(token, 1)
+        times.append(perf_counter() - started)
+    context.clear()
+    return min(times)
+
+
+def prove_batches(context: Context, largest: int, seconds: float) -> Proof:
+    """Compare batches of 2, 3 ... tokens with single ones, as far as there is time.
+
+    Args:
+        context: of more than `largest` tokens, opened for as many rows; its content is lost.
+    """
+    started = perf_counter()
+    text = measuring_text(context, _PROVING_DEPTH + largest)
+    most = min(_PROVING_DEPTH, context.capacity - largest)
+    context.clear()
+    while context.length < most and perf_counter() - started < _SINGLES_SHARE * seconds / 2:
+        context.prefill(text[context.length : min(context.length + _PIECE, most)])
+    depth = context.length
+    alone: list[Float32Array] = []
+    times: list[float] = []
+    while len(alone) < largest and (
+        len(alone) < 2 or perf_counter() - started < _SINGLES_SHARE * seconds
+    ):
+        at, began = context.length, perf_counter()
+        alone.append(context.evaluate(text[at : at + 1], 1)[0].copy())
+        times.append(perf_counter() - began)
+    rows, took = np.stack(alone), min(times)
+    proof = Proof(1, None, took)
+    for n in range(2, len(alone) + 1):
+        if perf_counter() - started + took > seconds and n > 2:
+            break
+        stand_at(context, text, depth)
+        began = perf_counter()
+        difference = compare(n, context.evaluate(text[depth : depth + n], n), rows)
+        took = perf_counter() - began
+        if difference.logit > 0.0:
+            proof = proof._replace(different=difference)
+            break
+        proof = proof._replace(identical=n)
+    context.clear()
+    return proof
 
 
 def measuring_text(context: Context, length: int) -> Int32Array:
@@ -249,12 +321,23 @@ class _Run:
             total_variation=max(d.variation for d in self._differences),
             depths=depths,
             sizes=sizes,
-            # Of two the lower: what disturbs a measurement makes it slower.
-            seconds=[[median_low(self._times[depth][n]) for n in sizes] for depth in depths],
+            seconds=[self._fastest(depth, sizes) for depth in depths],
             switch_s=[self._planning_s()] * len(sizes),
             prefill_s=self._reading(depths),
             kernels=self._context.model.kernels,
         )
+
+    def _fastest(self, depth: int, sizes: Sequence[int]) -> list[float]:
+        """The minimum of the rounds, as what disturbs a measurement makes it slower.
+
+        A larger batch that was a little faster tells that the smaller one was disturbed in every
+        round; one that was much faster has another kernel.
+        """
+        fastest = [min(self._times[depth][n]) for n in sizes]
+        for i in reversed(range(len(fastest) - 1)):
+            if fastest[i + 1] < fastest[i] < _NOISE * fastest[i + 1]:
+                fastest[i] = fastest[i + 1]
+        return fastest
 
     def _planning_s(self) -> float:
         """Planning a graph takes no longer for one size than for the other: one figure for all."""

@@ -8,13 +8,13 @@ import json
 import logging
 import math
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgespec.backend import Context, capabilities
+from edgespec.backend import Context, ContextOptions, Model, capabilities
 from edgespec.control.costs import CostTable, make_cost_table
 from edgespec.files import cache_root, read_at_most, replace_file
 
@@ -41,6 +41,9 @@ _log = logging.getLogger("edgespec.tuning")
 _VERSION = 3
 _SAMPLE = 1 << 20
 _MOST_BYTES = 4 << 20
+
+_MOST_COST = 1.5
+"""Of a batch, in as many single tokens: one that costs more was measured beside other programs."""
 
 
 def build_facts() -> list[Any]:
@@ -174,6 +177,9 @@ class SettingFigures:
         seconds: for each depth, the median seconds of a batch of each size.
         switch_s: for each size, seconds more after a batch of another size.
         prefill_s: seconds for each token of a prompt.
+        measured: whether the costs were measured here; otherwise they are of other machines
+            (`curves`), corrected by use, and no batch beyond `identical` was compared unless
+            `logit_difference` says so.
     """
 
     threads: int
@@ -189,6 +195,7 @@ class SettingFigures:
     switch_s: list[float]
     prefill_s: float
     kernels: str = "llama.cpp"
+    measured: bool = True
 
     @property
     def setting(self) -> Setting:
@@ -200,13 +207,48 @@ class SettingFigures:
         """The setting's."""
         return self.setting.name
 
+    @property
+    def uncompared(self) -> bool:
+        """Whether larger batches may be bit-identical to single tokens too: nobody looked."""
+        return self.identical < self.sizes[-1] and self.logit_difference == 0.0
+
     def block_s(self, n: int) -> float:
         """Return the seconds of a batch of n tokens at the greatest depth."""
         return float(np.interp(n, self.sizes, self.seconds[-1]))
 
     def cost_table(self, largest: int) -> CostTable:
         """Return the table for the controller, with columns up to `largest` tokens."""
-        return make_cost_table(self.depths, self.sizes, self.seconds, self.switch_s, largest)
+        return make_cost_table(
+            self.depths,
+            self.sizes,
+            self.seconds,
+            self.switch_s,
+            largest,
+            measured=self.measured,
+        )
+
+    def at_speed(self, token_s: float) -> SettingFigures:
+        """Return them for a machine that takes so long for a single token."""
+        factor = token_s / self.seconds[0][0]
+        return replace(
+            self,
+            seconds=[[factor * each for each in row] for row in self.seconds],
+            switch_s=[factor * each for each in self.switch_s],
+            prefill_s=factor * self.prefill_s,
+        )
+
+    def corrected(self, costs: CostTable) -> SettingFigures:
+        """Return them with what use taught a table that was made from them."""
+        factors = np.exp(costs.drift[0] + costs.shape)
+        known = [n for n in self.sizes if n <= costs.largest]
+        seconds = np.maximum.accumulate(costs.seconds[:, known] * factors[known], axis=1)
+        return replace(
+            self,
+            sizes=known,
+            seconds=seconds.tolist(),
+            switch_s=self.switch_s[: len(known)],
+            identical=min(self.identical, known[-1]),
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it."""
@@ -227,6 +269,7 @@ def read_figures(data: Any) -> SettingFigures | None:
             and 0 <= figures.identical <= figures.sizes[-1]
             and bool((seconds > 0).all() and np.isfinite(seconds).all())
             and bool((others >= 0).all() and np.isfinite(others).all())
+            and bool((seconds <= _MOST_COST * seconds[:, :1] * figures.sizes).all())
             and math.isfinite(figures.logit_difference + figures.total_variation)
         )
     except (TypeError, ValueError):
@@ -234,9 +277,8 @@ def read_figures(data: Any) -> SettingFigures | None:
     return figures if sane else None
 
 
-def setting_of(context: Context) -> Setting:
-    """Return the setting that a context was opened in."""
-    options, model = context.options, context.model
+def setting_of(model: Model, options: ContextOptions) -> Setting:
+    """Return the setting that a context is opened in with these options."""
     return Setting(
         options.threads,
         options.flash_attention,
@@ -248,7 +290,7 @@ def setting_of(context: Context) -> Setting:
 
 def load_setting(context: Context, needed: int = 1) -> SettingFigures | None:
     """Return what was measured in a context like this one, for batches of `needed` tokens."""
-    return find_setting(context.model.path, setting_of(context).name, needed)
+    return find_setting(context.model.path, setting_of(context.model, context.options).name, needed)
 
 
 def find_setting(model: Path, name: str, needed: int = 1) -> SettingFigures | None:
@@ -265,10 +307,10 @@ def store_setting(model: Path, figures: SettingFigures, *, tuned: bool = False) 
     store_measurement(_key(model, figures.name, tuned), figures.as_json())
 
 
-def forget_settings(model: Path, *, tuned: bool = True) -> None:
-    """Remove what was measured of this file: all of it, or only what was not `tuned`."""
-    for kind in (True, False) if tuned else (False,):
-        forget_measurements(_key(model, "*", kind))
+def forget_settings(model: Path, name: str = "*") -> None:
+    """Remove what was measured of this file, tuned or not: all of it, or of one setting."""
+    for tuned in (True, False):
+        forget_measurements(_key(model, name, tuned))
 
 
 def _key(model: Path, name: str, tuned: bool) -> str:
