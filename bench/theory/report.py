@@ -19,7 +19,7 @@ from edgespec.benchmark.machine import machine_facts
 from edgespec.benchmark.measuring import Work
 from edgespec.benchmark.tasks import choose_tasks, own_tasks, read_tasks
 from edgespec.errors import UsageError
-from edgespec.runtime.loading import warm_up
+from edgespec.runtime.compiling import warm_up
 
 __all__ = ["compare", "make_report", "show"]
 

@@ -33,20 +33,17 @@ def open_engine(model: str | None, options: EngineOptions) -> Engine:
 
     Raises: whatever `Engine` raises.
     """
+    from edgespec.runtime.compiling import warm_up
     from edgespec.runtime.engine import Engine
-    from edgespec.runtime.loading import warm_up
     from edgespec.sampling.kernel import replaced_folder
 
-    # The kernels are needed at the end of a load: they are compiled meanwhile.
-    compiler = threading.Thread(target=warm_up, args=(say_compiling,), daemon=True)
+    # The engine waits for the kernels too, but a model may have to be downloaded before.
+    compiler = threading.Thread(
+        target=warm_up, args=(say_compiling,), kwargs={"drafting": False}, daemon=True
+    )
     compiler.start()
     with pull_progress(model or "the default model") as download:
         engine = Engine(model, options, progress=_Loading(), download=download)
-    try:
-        compiler.join()
-    except BaseException:
-        engine.close()
-        raise
     for line in (engine.notice, replaced_folder()):
         if line:
             click.echo(f"edgespec: {printable(line)}", err=True)

@@ -91,7 +91,7 @@ def _tune(
     model: str | None, options: EngineOptions, seconds: float, png: Path | None, as_json: bool
 ) -> None:
     from edgespec.control.speedup import Achieved
-    from edgespec.runtime.loading import warm_up
+    from edgespec.runtime.compiling import warm_up
     from edgespec.runtime.plan import make_plan
     from edgespec.tuning.kernels import usual_kernels
     from edgespec.tuning.profile import load_profile

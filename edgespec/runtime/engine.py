@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from edgespec.backend.native import claim_process
 from edgespec.errors import UsageError
 from edgespec.grammars import Foresight, Guide, PartGrammars, is_lark
 from edgespec.registry.fetch import Progress, silent
+from edgespec.runtime.compiling import warm_up
 from edgespec.runtime.constraint import Constraint, GbnfConstraint, GuidedConstraint
 from edgespec.runtime.cycle import Cycle, CycleReport
 from edgespec.runtime.decoder import Decoder, Edit, PrefillProgress
@@ -91,6 +93,11 @@ class Engine(Closing):
             if self.options.trace is not None:
                 self._trace = stack.enter_context(closing(Trace(self.options.trace)))
             plan = make_plan(model, self.options, download or silent)
+            # The kernels are needed at the end of a load: they are compiled meanwhile.
+            compiler = Thread(
+                target=warm_up, kwargs={"drafting": plan.drafter == "model"}, daemon=True
+            )
+            compiler.start()
             self.header = plan.header
             self.model_name = plan.target.name
             self.notice: str | None = plan.notice
@@ -120,6 +127,7 @@ class Engine(Closing):
             self.decoder = Decoder(self.target, self.drafter, k, self.policy, cache)
             self._scheduler = Scheduler(self.decoder)
             remember_choice(self.model_name, self.exactness)
+            compiler.join()
             self._resources = stack.pop_all()
         self._lifetime = Lifetime(self, self._resources.close)
 

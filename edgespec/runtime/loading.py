@@ -1,14 +1,11 @@
-"""Opening a target in the settings that were measured to be best, and compiling the kernels."""
+"""Opening a target in the settings that are best as far as is known."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from edgespec.backend import (
     Context,
@@ -18,23 +15,13 @@ from edgespec.backend import (
     formats_of,
     kernel_status,
 )
-from edgespec.control.controller import AdaptivePolicy, CycleTiming, FixedPolicy, Policy
-from edgespec.control.costs import make_cost_table
-from edgespec.control.stopping import DraftStopping
-from edgespec.drafters import (
-    PromptLookupDrafter,
-)
-from edgespec.drafters.stepping import draft_token
+from edgespec.control.controller import AdaptivePolicy, FixedPolicy, Policy
 from edgespec.errors import BackendError
 from edgespec.gguf.header import read_header
 from edgespec.registry.resolve import ResolvedModel
 from edgespec.runtime.options import MAX_BLOCK, EngineOptions
 from edgespec.runtime.plan import BATCH, Plan
 from edgespec.runtime.processors import spare_processors
-from edgespec.sampling.filters import make_workspace
-from edgespec.sampling.parameters import SamplingParameters
-from edgespec.speculation.acceptance import verify_chain
-from edgespec.speculation.settings import draw_settings
 from edgespec.tuning.curves import published_figures
 from edgespec.tuning.exactness import (
     ENOUGH_PROVED,
@@ -59,7 +46,6 @@ __all__ = [
     "load_model",
     "make_policy",
     "open_target",
-    "warm_up",
     "with_best",
 ]
 
@@ -68,12 +54,6 @@ LoadProgress = Callable[[str, float], None]
 
 _PROVING_S = 1.5
 _PROVING_LENGTH = 128
-
-_NOTICE_AFTER_S = 1.0
-
-_VOCABULARY = 8
-
-_running = threading.Lock()
 
 
 def open_target(
@@ -226,41 +206,3 @@ def _formats(path: Path, options: EngineOptions) -> frozenset[str]:
     if status.instruction_set is None:
         raise BackendError(f"edgespec's kernels cannot be used: {status.reason}")
     return formats_of(header)
-
-
-def warm_up(notice: Callable[[], None] | None = None) -> None:
-    """Run every kernel once: compiled at the first start after an installation, else loaded.
-
-    Args:
-        notice: called (from another thread) if it takes longer than loading them would.
-
-    A second caller waits for the first.
-    """
-    timer = threading.Timer(_NOTICE_AFTER_S, notice or (lambda: None))
-    timer.daemon = True
-    timer.start()
-    try:
-        with _running:
-            _run_kernels()
-    finally:
-        timer.cancel()
-
-
-def _run_kernels() -> None:
-    settings = draw_settings(SamplingParameters(), "auto")
-    workspace = make_workspace(_VOCABULARY)
-    logits = np.zeros((2, _VOCABULARY), np.float32)
-    p, q = np.zeros(_VOCABULARY, np.float32), np.zeros((1, _VOCABULARY), np.float32)
-    history, out = np.zeros(8, np.int32), np.zeros(2, np.int32)
-    draft_token(logits[0, :_VOCABULARY], history, 1, settings, q[0, :_VOCABULARY], workspace)
-    verify_chain(logits, history, 1, 1, q, settings, p, workspace, out)
-    drafter = PromptLookupDrafter(8)
-    drafter.commit(history, 4)
-    policy = AdaptivePolicy(make_cost_table([1.0], [1], [[1.0]], [0.0], 2), 1)
-    drafter.propose(history, 4, policy.budget(4, 1))
-    policy.observe(CycleTiming(4, 1, 0, 1, 0.0, 1.0))
-    stopping = DraftStopping(1.0, 1.0, 1)
-    stopping.begin(policy.budget(4, 1), 0, 0)
-    stopping.another()
-    stopping.add(1.0)
-    stopping.learn(1, 1)

@@ -36,17 +36,18 @@ from edgespec.sampling.temperature import (
 from edgespec.sampling.workspace import Workspace, make_workspace, undo
 from edgespec.sampling.xtc import excludes_top, select_xtc
 
-__all__ = ["Workspace", "argmax", "distribution", "make_workspace"]
+__all__ = ["Workspace", "argmax", "distribution", "filtered", "make_workspace"]
 
 
 @kernel
-def _filtered(
+def filtered(
     logits: Float32Array,
     arguments: FilterArguments,
     without_top: bool,
     p: Float32Array,
     workspace: Workspace,
 ) -> int:
+    """Compute p where candidates are left out; return their number, as `distribution` does."""
     floor = sigma_floor(logits, arguments.top_n_sigma)
     # How many candidates llama.cpp would list here, those of probability 0 included.
     listed = len(logits)
@@ -147,6 +148,6 @@ def distribution(
     elif _keeps_all(arguments, without_top, len(logits)):
         count = _unfiltered(logits, arguments.temperature, p, workspace)
     else:
-        count = _filtered(logits, arguments, without_top, p, workspace)
+        count = filtered(logits, arguments, without_top, p, workspace)
     undo(logits, n_edited, workspace)
     return count
