@@ -8,6 +8,7 @@ import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from time import monotonic, perf_counter
 from typing import Any
 
@@ -46,21 +47,21 @@ class Work:
         temperatures: of the answers.
         rounds: how often each task is done at each temperature.
         tokens: of an answer, at most.
-        minutes: begin no pair later than this; None for no limit.
+        deadline: begin no pair later than this moment of the monotonic clock; None for no limit.
     """
 
     tasks: Sequence[Task]
     temperatures: Sequence[float]
     rounds: int
     tokens: int
-    minutes: float | None = None
+    deadline: float | None = None
 
 
 def measure_pairs(
     engines: Mapping[str, Engine],
     work: Work,
     results: Results,
-    note: Callable[[int, int, str], None],
+    note: Callable[[float, int, str], None],
 ) -> None:
     """Measure what the results lack.
 
@@ -69,7 +70,8 @@ def measure_pairs(
 
     Args:
         engines: for each of `SIDES`, used by nobody else.
-        note: called before each pair with the pairs done, their total, and the next task.
+        note: called before and in the middle of each pair with the pairs done, their total, and
+            the task.
     """
     jobs = [
         (task, temperature, round_)
@@ -77,19 +79,19 @@ def measure_pairs(
         for task in work.tasks
         for temperature in work.temperatures
     ]
-    deadline = None if work.minutes is None else monotonic() + 60 * work.minutes
     warm = False
     for done, (task, temperature, round_) in enumerate(jobs):
         if results.has(task.name, temperature, round_):
             continue
-        if deadline is not None and monotonic() > deadline:
+        if work.deadline is not None and monotonic() > work.deadline:
             return
         note(done, len(jobs), task.name)
         sampling = SamplingParameters(temperature=temperature, seed=round_)
         if not warm:
             _warm_up(engines, task, sampling)
             warm = True
-        _measure(engines, task, sampling, round_, work.tokens, results)
+        half = partial(note, done + 0.5, len(jobs), task.name)
+        _measure(engines, task, sampling, round_, work.tokens, results, half)
     note(len(jobs), len(jobs), "")
 
 
@@ -106,6 +108,7 @@ def _measure(
     round_: int,
     tokens: int,
     results: Results,
+    half: Callable[[], None],
 ) -> None:
     pair: dict[str, Any] = {
         "task": task.name,
@@ -117,6 +120,7 @@ def _measure(
     try:
         for side in order:
             pair[side] = run_task(engines[side], task, sampling, tokens).as_json()
+            half()
     except ContextFullError as error:
         results.add({**pair, "skipped": str(error)})
         return

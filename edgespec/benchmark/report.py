@@ -18,6 +18,7 @@ Pair = dict[str, Any]
 
 # With fewer, not even the smallest and the largest ratio enclose the median in 95% of all cases.
 _FEWEST_FOR_INTERVAL = 6
+_FEWEST_FOR_RATIO = 2  # a single pair tells what else the machine did
 
 _HEAD = (
     f"{'':4} {'':14} {'pairs':>5} {'plain':>7} {'spec.':>7}  {'speedup':18} "
@@ -51,7 +52,10 @@ def table_lines(
     yield "plain, spec.: median tokens per second of decoding. speedup and first token are"
     yield "speculative / plain, medians of pairs with 95% intervals. a cycle: tokens emitted."
     if any(line["pairs"] < _FEWEST_FOR_INTERVAL for line in lines):
-        yield f"fewer than {_FEWEST_FOR_INTERVAL} pairs have no interval: give more --rounds"
+        yield (
+            f"fewer than {_FEWEST_FOR_INTERVAL} pairs have no interval, and one has no ratio: "
+            "give more --rounds"
+        )
     alpha = alpha_by_position(pairs)
     if alpha:
         shown = "  ".join(f"{position}: {value:.2f}" for position, value in enumerate(alpha, 1))
@@ -86,6 +90,8 @@ def _remarks(
 
 def _ratio(line: dict[str, Any], name: str) -> str:
     ratio = line[name]
+    if line["pairs"] < _FEWEST_FOR_RATIO:
+        return "-"
     if line["pairs"] < _FEWEST_FOR_INTERVAL:
         return f"{ratio['median']:.2f}"
     return f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"
@@ -111,7 +117,8 @@ def _draw_speedups(axes: Axes, pairs: Sequence[Pair], title: str) -> None:
     width = 0.8 / len(temperatures)
     for index, temperature in enumerate(temperatures):
         own = {line["category"]: line for line in lines if line["temperature"] == temperature}
-        found = [name for name in categories if name in own]
+        told = {name for name, line in own.items() if line["pairs"] >= _FEWEST_FOR_RATIO}
+        found = [name for name in categories if name in told]
         middles = [categories.index(name) + (index + 0.5) * width - 0.4 for name in found]
         ratios = [own[name]["speedup"] for name in found]
         heights = [ratio["median"] for ratio in ratios]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -57,7 +58,7 @@ __all__ = ["bench"]
     "--minutes",
     type=click.FloatRange(0.0, min_open=True),
     metavar="M",
-    help="Start no task after M minutes; by default all are answered.",
+    help="Start no task after M minutes, loading included; by default all are answered.",
 )
 @click.option(
     "--out", metavar="FILE", help="Keep every pair in this file; a later run continues it."
@@ -72,6 +73,7 @@ def bench(**values: Any) -> None:
     """
     from edgespec.pictures import check_picture_path
 
+    started = monotonic()
     temperatures = values.pop("temperature") or (0.0, 0.8)
     if any(not 0 <= temperature <= 100 for temperature in temperatures):
         raise UsageError("a temperature has to be between 0 and 100")
@@ -82,7 +84,7 @@ def bench(**values: Any) -> None:
     options = make_engine_options(values)
     if options.draft == "none":
         raise UsageError("--draft none is the baseline already: choose a draft, or auto")
-    _bench(values, options, tasks, temperatures, png)
+    _bench(values, options, tasks, temperatures, png, started)
 
 
 def _bench(
@@ -91,18 +93,21 @@ def _bench(
     tasks: list[Task],
     temperatures: tuple[float, ...],
     png: Path | None,
+    started: float,
 ) -> None:
     from edgespec.benchmark.machine import machine_facts
     from edgespec.benchmark.measuring import Work, measure_pairs, peak_memory
     from edgespec.benchmark.report import table_lines, write_plots
     from edgespec.benchmark.results import Results
 
-    work = Work(tasks, temperatures, values["rounds"], values["tokens"], values["minutes"])
+    minutes = values["minutes"]
+    deadline = None if minutes is None else started + 60 * minutes
+    work = Work(tasks, temperatures, values["rounds"], values["tokens"], deadline)
     with ExitStack() as stack:
         engines = _open_both(values["model"], options, stack)
         out = None if values["out"] is None else Path(values["out"])
         results = Results(out, _settings(engines["speculative"], options, work), machine_facts())
-        with _progress() as note:
+        with _progress(started, deadline) as note:
             _until_interrupted(lambda: measure_pairs(engines, work, results, note))
         memory = peak_memory()
     if not results.measured:
@@ -173,7 +178,10 @@ def _until_interrupted(measure: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None]]:
+def _progress(
+    started: float, deadline: float | None
+) -> Iterator[Callable[[float, int, str], None]]:
+    """Show how much is done: of the pairs or of the time, whichever is nearer to its end."""
     if not (sys.stderr.isatty() and has_extra("chat")):
         yield lambda done, total, name: None
         return
@@ -182,7 +190,12 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, refresh_per_second=1) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, name: bar.update(
-            task, completed=done, total=total, description=name
-        )
+        task = bar.add_task("", total=1.0)
+
+        def note(done: float, total: int, name: str) -> None:
+            share = done / total
+            if deadline is not None:
+                share = max(share, (monotonic() - started) / (deadline - started))
+            bar.update(task, completed=min(share, 1.0), description=name)
+
+        yield note

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from edgespec.cli.opening import open_engine, say_small_once
+from edgespec.cli.opening import open_chat_engine, say_small_once
 from edgespec.cli.options import (
     engine_options,
     limit_options,
@@ -77,7 +77,7 @@ def chat(context: click.Context, /, **values: Any) -> int:
         settings = _settings(stored[1], wanted, given)
     draw_settings(settings.sampling, settings.accept)
     system = _valid_text(values["system"])
-    with Engines(open_engine, values["model"], options) as engines:
+    with Engines(open_chat_engine, values["model"], options) as engines:
         from edgespec.chat.loop import converse
 
         say_small_once(values["model"])

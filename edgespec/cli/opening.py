@@ -20,12 +20,35 @@ if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine
     from edgespec.runtime.options import EngineOptions
 
-__all__ = ["SAID", "megabytes", "open_engine", "pull_progress", "say_compiling", "say_small_once"]
+__all__ = [
+    "SAID",
+    "megabytes",
+    "open_chat_engine",
+    "open_engine",
+    "pull_progress",
+    "say_compiling",
+    "say_small_once",
+]
 
 SAID = "said-that-the-default-is-small"
 """A file in the cache folder."""
 
 _SLOW_LOAD_STEPS = 20
+
+
+def open_chat_engine(model: str | None, options: EngineOptions) -> Engine:
+    """Open an engine, for a model that has a chat template.
+
+    Raises: whatever `Engine` raises, and `TemplateError` before anything is loaded.
+    """
+    from edgespec.gguf.header import read_header
+    from edgespec.registry.resolve import resolve
+    from edgespec.templates import require_template
+
+    with pull_progress(model or "the default model") as download:
+        found = resolve(model, progress=download, offline=options.offline)
+    require_template(read_header(found.path))
+    return open_engine(model, options)
 
 
 def open_engine(model: str | None, options: EngineOptions) -> Engine:
@@ -52,7 +75,7 @@ def open_engine(model: str | None, options: EngineOptions) -> Engine:
 
 def say_compiling() -> None:
     """Explain a wait to the user."""
-    click.echo("Compiling kernels for this processor, once (about 15 s) ...", err=True)
+    click.echo("Compiling kernels for this processor, once (10 to 20 s) ...", err=True)
 
 
 def say_small_once(model: str | None) -> None:

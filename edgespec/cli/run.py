@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgespec.chat.characters import printable
-from edgespec.cli.opening import open_engine, say_small_once
+from edgespec.cli.opening import open_chat_engine, open_engine, say_small_once
 from edgespec.cli.options import (
     engine_options,
     limit_options,
@@ -72,7 +72,8 @@ def run(**values: Any) -> int:
     draw_settings(sampling, accept)  # a wrong rule is said before anything is loaded
     prompt = _read_prompt(values["prompt"], values["file"], values["model"])
     grammar = _read_grammar(values["grammar"], values["json_schema"], values["regex"])
-    with open_engine(values["model"], options) as engine:
+    opened = open_engine if values["raw"] else open_chat_engine
+    with opened(values["model"], options) as engine:
         text = prompt if values["raw"] else _render(engine, values["system"], prompt)
         stream = engine.generate(text, sampling, limits, accept=accept, grammar=grammar)
         exactness = engine.exactness

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,7 @@ from edgespec.cli.opening import pull_progress, say_compiling
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.extras import has_extra
 from edgespec.runtime.options import EngineOptions
-from edgespec.runtime.processors import allowed_processors, default_threads
+from edgespec.runtime.processors import allowed_processors, default_threads, spare_processors
 
 if TYPE_CHECKING:
     from edgespec.registry.resolve import ResolvedModel
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["tune"]
 
 _NO_MODEL = ("auto", "ngram", "none")
+
+_CALM_S, _CALM_LOOKS = 0.4, 6
 
 
 @click.command()
@@ -63,6 +66,7 @@ def tune(
 
     Compares numbers of threads, flash attention, weight repacking and the cache's type, then
     measures what batches cost in the chosen setting, and whether they are exact bit for bit.
+    On a machine that other programs keep busy nothing is measured.
     """
     from edgespec.pictures import check_picture_path
 
@@ -110,8 +114,9 @@ def _tune(
     counts = thread_counts(default_threads(), len(allowed_processors()))
     threads = default_threads()
     kernels = usual_kernels(plan.header)
-    work = Work(plan.target.path, draft, mix, threads, kernels, seconds)
+    work = Work(plan.target.path, draft, mix, threads, kernels, seconds, is_busy)
     with _progress(plan.target.name, seconds) as note:
+        _wait_for_calm()
         tuning = measure(work, counts, note)
     now = keep(work, plan.target.name, tuning)
     _write(png, tuning.figures, plan.target.name)
@@ -121,6 +126,19 @@ def _tune(
     default = _setting_name(EngineOptions(), work.target)
     for line in tuning_lines(tuning, mix, profile.best, default):
         click.echo(line)
+
+
+def is_busy() -> bool:
+    """Whether other programs take processors that the usual threads need."""
+    return spare_processors().look() < default_threads()
+
+
+def _wait_for_calm() -> None:
+    """Give the end of what was going on a moment: a download, a compilation."""
+    for _ in range(_CALM_LOOKS):
+        sleep(_CALM_S)
+        if not is_busy():
+            return
 
 
 def _explain(

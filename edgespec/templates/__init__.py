@@ -1,5 +1,10 @@
 """Chat templates: Jinja programs that are not trusted, rendered in a sandbox with limits."""
 
-from edgespec.templates.template import ChatTemplate, check_names, control_texts
+from edgespec.templates.template import (
+    ChatTemplate,
+    check_names,
+    control_texts,
+    require_template,
+)
 
-__all__ = ["ChatTemplate", "check_names", "control_texts"]
+__all__ = ["ChatTemplate", "check_names", "control_texts", "require_template"]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from edgespec.backend import Vocabulary
     from edgespec.gguf.header import GGUFHeader
 
-__all__ = ["ChatTemplate", "check_names", "control_texts"]
+__all__ = ["ChatTemplate", "check_names", "control_texts", "require_template"]
 
 _SOURCE_BYTES = 256 * 1024
 _SHOWN = 200
@@ -101,9 +101,8 @@ class ChatTemplate:
         Raises:
             TemplateError: the file has none, it is too large, or it does not compile.
         """
+        require_template(header)
         sources = [one for one in (header.chat_template, header.tool_template) if one]
-        if not sources:
-            raise TemplateError(f"{header.path.name} has no chat template: {_INSTEAD}")
         made: ChatTemplate | None = None
         for source in reversed(sources):
             made = cls(
@@ -246,6 +245,16 @@ class ChatTemplate:
                 return "".join(chunks)
             finally:
                 self._environment.meter = Meter([], {})  # lets go of the conversation
+
+
+def require_template(header: GGUFHeader) -> None:
+    """Return if a file has a chat template.
+
+    Raises:
+        TemplateError: it has none.
+    """
+    if not (header.chat_template or header.tool_template):
+        raise TemplateError(f"{header.path.name} has no chat template: {_INSTEAD}")
 
 
 def check_names(variables: Mapping[str, Any]) -> None:

@@ -331,9 +331,10 @@ class _Run:
         """The minimum of the rounds, as what disturbs a measurement makes it slower.
 
         A larger batch that was a little faster tells that the smaller one was disturbed in every
-        round; one that was much faster has another kernel.
+        round; one that was much faster has another kernel. And none is worse than single tokens.
         """
-        fastest = [min(self._times[depth][n]) for n in sizes]
+        single = min(self._times[depth][1])
+        fastest = [min(n * single, *self._times[depth][n]) for n in sizes]
         for i in reversed(range(len(fastest) - 1)):
             if fastest[i + 1] < fastest[i] < _NOISE * fastest[i + 1]:
                 fastest[i] = fastest[i + 1]

@@ -141,6 +141,8 @@ def explanation_lines(found: Explanation, drafter: str) -> Iterator[str]:
     """The report of `edgespec tune --explain`."""
     figures = found.figures
     state = "tuned" if found.tuned else "not tuned yet"
+    if not figures.measured:
+        state = "not measured: costs of other machines, corrected by use"
     yield from _wrap(
         f"{best_words(figures.setting)} ({state}). One token behind {found.depth:.0f} others, "
         f"half way through a typical answer, takes {found.token_s * 1e3:.1f} ms."

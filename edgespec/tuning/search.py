@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import median_low
 from typing import NamedTuple
 
 from edgespec.control.speedup import Achieved
@@ -95,12 +94,12 @@ class Trial:
 
     @property
     def typical(self) -> Visit:
-        """Medians of the visits; of two the lower, as what disturbs one makes it slower."""
-        return Visit(*(median_low(values) for values in zip(*self.visits, strict=True)))
+        """Minima of the visits, as what disturbs one makes it slower."""
+        return Visit(*(min(values) for values in zip(*self.visits, strict=True)))
 
     def score(self, mix: Mix) -> float:
-        """Median over the visits."""
-        return median_low(self.scores(mix))
+        """The best of the visits."""
+        return min(self.scores(mix))
 
     def scores(self, mix: Mix) -> list[float]:
         """Of each visit."""

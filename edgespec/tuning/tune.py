@@ -9,10 +9,8 @@ from datetime import date
 from pathlib import Path
 from time import perf_counter
 
-import psutil
-
 from edgespec.backend import capabilities
-from edgespec.errors import BackendError
+from edgespec.errors import BackendError, EdgespecError
 from edgespec.tuning.bench import Bench
 from edgespec.tuning.drafting import DraftTrial, measure_drafting
 from edgespec.tuning.measure import Effort, measure_context
@@ -36,7 +34,7 @@ _COMPARING, _DRAFTING, _OTHER = 0.5, 0.1, 0.12  # shares of the time
 _DEPTHS = (272, 1024, 2048, 40)  # what is measured first if there is not time for all
 _LARGEST, _ENOUGH = 33, 17
 _TWICE = 8
-_BUSY = 0.5  # of its processors
+_DISTURBED = 0.25  # of the looks
 _PUNCTUAL = 0.9  # of the time that is left, for what takes longer than was thought
 _REPETITIONS, _MOST_REPETITIONS = 2, 9
 
@@ -51,6 +49,7 @@ class Work:
         threads: what is used without tuning.
         kernels: whose kernels are used without tuning: "edgespec" or "llama.cpp".
         seconds: for all of it.
+        busy: tells whether other programs take processors at the moment.
     """
 
     target: Path
@@ -59,6 +58,7 @@ class Work:
     threads: int
     kernels: str
     seconds: float
+    busy: Callable[[], bool]
 
 
 @dataclass
@@ -86,13 +86,15 @@ class Tuning:
 
 
 def tune(work: Work, counts: Sequence[int], note: Note) -> Tuning:
-    """Measure; nothing is stored.
+    """Measure; nothing is stored. Gives up on a busy machine.
 
     Args:
         counts: numbers of threads to compare, most first.
         note: told what is being done.
 
-    Raises: what `Model` and `Context` raise.
+    Raises:
+        EdgespecError: the machine is busy.
+        What `Model` and `Context` raise.
     """
     with ExitStack() as stack:
         return _Tuner(work, counts, stack, note).run()
@@ -105,23 +107,31 @@ class _Tuner:
         self._started = perf_counter()
         self._trials: dict[Setting, Trial] = {}
         self._notes: list[str] = []
-        load = psutil.getloadavg()[0]
-        self._busy = load > _BUSY * (psutil.cpu_count() or 1)
-        if self._busy:
-            # Beside other programs fewer threads look better than they are without those.
-            self._counts = [work.threads]
-            self._notes.append(
-                f"this machine was busy (load average {load:.1f}), so that the usual setting was "
-                "kept: tune again when it is not"
+        self._looks = self._disturbed = 0
+        self._look()
+
+    def _look(self) -> None:
+        """Give up where too many looks found the machine in use: its figures would be of others.
+
+        Raises:
+            EdgespecError: it is.
+        """
+        self._looks += 1
+        self._disturbed += self._work.busy()
+        if self._disturbed > _DISTURBED * self._looks:
+            raise EdgespecError(
+                "this machine is busy with other programs: nothing is measured nor stored; tune "
+                "when it is not"
             )
 
     def run(self) -> Tuning:
         """Compare, choose, and measure the chosen setting at length."""
         self._compare()
-        chosen, reason = self._choose()
+        chosen, reason = choose(list(self._trials.values()), self._work.mix)
         drafts = self._drafts(chosen.setting) if self._work.draft else []
         other = self._measure_other(chosen)
         figures = self._measure_chosen(chosen)
+        self._look()
         return Tuning(
             list(self._trials.values()),
             chosen,
@@ -132,12 +142,6 @@ class _Tuner:
             self._notes,
             self._elapsed,
         )
-
-    def _choose(self) -> tuple[Trial, str]:
-        if self._busy:
-            reason = "the usual one: a busy machine says little of the others"
-            return self._trials[self._usual], reason
-        return choose(list(self._trials.values()), self._work.mix)
 
     @property
     def _elapsed(self) -> float:
@@ -159,10 +163,10 @@ class _Tuner:
         usual = self._usual
         self._bench.probe(usual)
         first = self._trial(usual)
-        self._bench.visit(first)
+        self._visit(first)
         if first.failed:
             raise BackendError(first.failed)
-        mix, visit = self._work.mix, self._bench.visit
+        mix, visit = self._work.mix, self._visit
         counts = [self._trial(usual._replace(threads=count)) for count in self._counts]
         race(counts, visit, mix, self._late(_COMPARING / 2))
         best = best_threads(counts, mix)
@@ -186,6 +190,10 @@ class _Tuner:
         small = fastest.setting._replace(flash_attention=True, kv_type="q8_0")
         race([self._trial(small)], visit, mix, self._late(_COMPARING))
         self._report_unseen()
+
+    def _visit(self, trial: Trial) -> None:
+        self._bench.visit(trial)
+        self._look()
 
     def _report_unseen(self) -> None:
         for setting, trial in list(self._trials.items()):

@@ -17,12 +17,16 @@ from click.testing import CliRunner, Result
 from edgespec.cli.doctor import doctor
 from edgespec.cli.tune import tune
 from edgespec.control.speedup import Achieved
+from edgespec.errors import EdgespecError
 from edgespec.files import cache_root
-from edgespec.gguf.header import read_header
 from edgespec.runtime.processors import default_threads
-from edgespec.tuning.kernels import usual_kernels
 from edgespec.tuning.profile import load_profile
 from edgespec.tuning.setting import Setting, find_setting
+
+_ON_A_CALM_MACHINE = (
+    "import edgespec.cli.tune as tune; from edgespec.cli.main import main; "
+    "tune.is_busy = lambda: False; main()"
+)
 
 
 class Command:
@@ -45,6 +49,7 @@ def of_the_model(cache: Path) -> list[str]:
 @pytest.fixture
 def command(default_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))
+    monkeypatch.setattr("edgespec.cli.tune.is_busy", lambda: False)  # other tests run beside it
     return Command(default_model)
 
 
@@ -140,7 +145,7 @@ def test_ctrl_c_leaves_nothing_behind(default_model: Path, tmp_path: Path) -> No
     if kernels.is_dir():
         (tmp_path / "kernels").symlink_to(kernels)  # compiled already
     process = subprocess.Popen(
-        [sys.executable, "-m", "edgespec", "tune", str(default_model), "--seconds", "300"],
+        [sys.executable, "-c", _ON_A_CALM_MACHINE, "tune", str(default_model), "--seconds", "300"],
         env={**os.environ, "EDGESPEC_CACHE": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -160,10 +165,22 @@ def test_ctrl_c_leaves_nothing_behind(default_model: Path, tmp_path: Path) -> No
     assert of_the_model(tmp_path) == []
 
 
-def test_a_busy_machine_changes_nothing(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psutil.getloadavg", lambda: (1000.0, 1000.0, 1000.0))
-    facts = json.loads(command("--seconds", "5", "--json").stdout)
-    kernels = usual_kernels(read_header(command.model))
-    usual = {"threads": default_threads(), "repack": True, "kernels": kernels}
-    assert facts["best"] == {**usual, "flash_attention": kernels == "edgespec"}
-    assert any("busy" in note for note in facts["notes"])
+def test_on_a_busy_machine_nothing_is_measured(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgespec.cli.tune.is_busy", lambda: True)
+    with pytest.raises(EdgespecError, match="this machine is busy") as caught:
+        command("--seconds", "5")
+    assert "\n" not in str(caught.value)
+    assert of_the_model(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_machine_that_gets_busy_leaves_no_figures(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([False] * 4)
+    monkeypatch.setattr("edgespec.cli.tune.is_busy", lambda: next(looks, True))
+    with pytest.raises(EdgespecError, match="this machine is busy"):
+        command("--seconds", "30")
+    assert of_the_model(tmp_path) == []
