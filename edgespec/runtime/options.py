@@ -45,20 +45,20 @@ class EngineOptions:
     Attributes:
         draft: "auto", "none", "ngram", or a model: a path, a registry name, an hf: reference.
             "auto" is "ngram", and the registry's draft beside it where it is expected to pay.
-        k: proposals of a cycle, 0 to `MAX_BLOCK`; None lets every cycle decide from measured
-            costs whether and how much to propose.
+        k: proposals of a cycle, 0 to `MAX_BLOCK`; None lets every cycle decide from what
+            evaluations cost here whether and how much to propose.
         context: tokens the caches hold; 0 is the model's own length, but at most 4096.
         threads: 0 is what `edgespec tune` found best, without that one for each physical core
             this process may use.
         kernels: "auto" multiplies a file's weights by edgespec's own kernels where these were
             measured to be faster, "edgespec" wherever they can be, "llama.cpp" nowhere.
         repack: let llama.cpp rearrange weights for this processor; None as `threads`, else yes.
-        flash_attention: None as `threads`, else on where it is exact or `exact` allows it and it
-            is faster.
+        flash_attention: None as `threads`, else on where it is exact; where it is not, if `exact`
+            allows it and `edgespec tune` found it faster.
         kv_type: of the keys and values in the target's cache: "f16", "f32", or "q8_0", which
             needs flash attention and changes what the model says a little.
         offline: never download anything.
-        exact: "bitwise" uses only settings and block lengths that were measured to give the
+        exact: "bitwise" uses only settings and block lengths that are proved to give the
             logits of plain decoding bit for bit; "distribution" may use faster ones; "auto" is
             bitwise where this build can be, unless `edgespec tune` found that it costs over 5%.
         trace: a file that a line of JSON is appended to for every cycle; it holds prompts and

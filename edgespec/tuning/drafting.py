@@ -30,6 +30,10 @@ HEAD_BATCH = 32
 
 _DEPTH = 128
 _FEW_STEPS = 7
+_PIECE = 16
+_PATIENCE_S = 0.5
+"""For reading, and for steps: nobody waits long for a draft to be measured."""
+
 _CYCLES = 4
 _STEPS = 3
 _ROUNDS = 3
@@ -80,16 +84,23 @@ def _measure_steps(context: Context, read: Callable[[int], object]) -> DraftCost
     context.clear()
     read(1)  # plans and buffers of the first call
     context.clear()
-    started = perf_counter()
-    read(depth)
-    reading_s = (perf_counter() - started) / depth
-    steps = []
-    for _ in range(max(1, min(_FEW_STEPS, context.capacity - depth))):
+    reading_s = _reading_s(read, min(_PIECE, depth))
+    if depth > _PIECE and reading_s * depth < _PATIENCE_S:
+        reading_s = _reading_s(read, depth - _PIECE)
+    steps: list[float] = []
+    most = max(1, min(_FEW_STEPS, context.capacity - depth))
+    while len(steps) < most and sum(steps) < _PATIENCE_S:
         started = perf_counter()
         read(1)
         steps.append(perf_counter() - started)
     context.clear()
     return DraftCost(float(np.median(steps)), reading_s)
+
+
+def _reading_s(read: Callable[[int], object], count: int) -> float:
+    started = perf_counter()
+    read(count)
+    return (perf_counter() - started) / count
 
 
 @dataclass

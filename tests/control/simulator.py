@@ -52,15 +52,16 @@ class Machine(NamedTuple):
     noise: float = 0.05
     outliers: float = 0.01
 
-    def believed(self, error: Sequence[float] = (1.0,)) -> CostTable:
-        """What a measurement of this machine found, off by a factor for each n."""
+    def believed(self, error: Sequence[float] = (1.0,), measured: bool = True) -> CostTable:
+        """What a measurement found, or is believed without one, off by a factor for each n."""
         sizes = range(1, K + 2)
         errors = np.resize(np.array(error), K + 1)
         rows = [
             [self.token_s * self.v[n - 1] * errors[n - 1] * self._depth(depth) for n in sizes]
             for depth in (40, 272)
         ]
-        return make_cost_table([40, 272], list(sizes), rows, [self.switch_s] * (K + 1), K + 1)
+        switch_s = [self.switch_s] * (K + 1)
+        return make_cost_table([40, 272], list(sizes), rows, switch_s, K + 1, measured=measured)
 
     def evaluation_s(self, n: int, last: int, depth: int, late: bool) -> float:
         """Seconds of evaluating n tokens after an evaluation of `last`."""
@@ -272,9 +273,9 @@ def plain(case: Case) -> float:
     return decode(case, FixedPolicy(0), _plain, 0).seconds
 
 
-def adaptive(case: Case) -> Outcome:
+def adaptive(case: Case, measured: bool = True) -> Outcome:
     """As an engine does that knows the measured costs and nothing else yet."""
-    policy = AdaptivePolicy(case.machine.believed(case.error), K)
+    policy = AdaptivePolicy(case.machine.believed(case.error, measured), K)
     return decode(case, policy, _composed if case.draft else _lookup, K)
 
 
