@@ -171,3 +171,20 @@ def test_the_first_answers_are_learned_from(default_model: Path, fresh_cache: Pa
         )
         assert stream.result.tokens
         assert (engine.policy.costs.known[:2] > before[:2]).all()
+
+
+# -- what is refused before anything is loaded --------------------------------------------------
+
+
+def test_a_model_without_a_chat_template_is_refused_by_its_header(
+    recurrent_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgespec.cli.opening import open_chat_engine
+    from edgespec.errors import TemplateError
+
+    def never(*arguments: object, **options: object) -> None:
+        raise AssertionError("nothing is loaded")
+
+    monkeypatch.setattr("edgespec.runtime.engine.Engine.__init__", never)
+    with pytest.raises(TemplateError, match="has no chat template"):
+        open_chat_engine(str(recurrent_model), EngineOptions())
