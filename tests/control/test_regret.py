@@ -170,7 +170,10 @@ UNMEASURED = [name for name, options in CASES.items() if "error" not in options]
 @pytest.mark.parametrize("kernels", ["edgespec", "llama.cpp"])
 @pytest.mark.parametrize("name", UNMEASURED)
 def test_costs_of_other_machines_are_good_enough_to_begin_with(name, kernels, tmp_path):
-    """Nothing was measured: the curve is published, and the machine's speed is off by half."""
+    """Nothing was measured: the curve is published, and the machine's speed is far off.
+
+    A machine whose batches cost half as much as is thought loses up to a quarter until it is known.
+    """
     file = tmp_path / "model.gguf"
     file.touch()
     setting = Setting(2, True, True, kernels=kernels)
@@ -182,4 +185,4 @@ def test_costs_of_other_machines_are_good_enough_to_begin_with(name, kernels, tm
     fixed = simulator.fixed(case)
     print(f"\n{name:32} {fixed['plain'] / took:.3f} of plain, {min(fixed.values()) / took:.3f}")
     assert fixed["plain"] / took >= 0.98
-    assert min(fixed.values()) / took >= 0.9
+    assert min(fixed.values()) / took >= 0.75
