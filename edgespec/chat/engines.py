@@ -17,7 +17,7 @@ __all__ = ["Engines"]
 
 Open = Callable[[str | None, EngineOptions], Engine]
 
-_KINDS = ("auto", "none", "ngram")
+_KINDS = ("auto", "none", "ngram", "recycle")
 
 
 class Engines(Closing):

@@ -1,6 +1,7 @@
 """Drafters: whatever proposes tokens cheaply, behind one small protocol.
 
-Read `protocol` first. `prompt_lookup` copies (its index is `automaton`); `model` (EAGLE-3 heads
+Read `protocol` first. `prompt_lookup` copies (its index is `automaton`); `recycle`
+follows what the target found likely before; `model` (EAGLE-3 heads
 too) and `cross_vocabulary` draft with a model, `stepping` being what they share and
 `vocabulary_bridge` what lies between two tokenizers; `composed` joins prompt lookup with one of
 them; `forced` adds what a grammar makes likely.
@@ -16,6 +17,7 @@ from edgespec.drafters.forced import ForcedTokens
 from edgespec.drafters.model import EagleDrafter, ModelDrafter, ReducedDrafter
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import DETERMINISTIC, Drafter, Learned, NoDrafter, Proposal
+from edgespec.drafters.recycle import RecycleDrafter
 from edgespec.drafters.stepping import ContextDrafter
 from edgespec.drafters.vocabulary_bridge import SharedTokens, share_tokens
 
@@ -32,6 +34,7 @@ __all__ = [
     "NoDrafter",
     "PromptLookupDrafter",
     "Proposal",
+    "RecycleDrafter",
     "ReducedDrafter",
     "SharedTokens",
     "share_tokens",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from edgespec._types import Int32Array
+from edgespec._types import Float32Array, Int32Array
 from edgespec.control.budget import DraftBudget, best_length
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import Drafter, Learned, Proposal
@@ -62,6 +62,10 @@ class ComposedDrafter:
         proposal = self.model.extend(history, length, budget, self._given)
         self.name = self.model.name if proposal.size > self._given else self.lookup.name
         return proposal
+
+    def observe(self, history: Int32Array, length: int, logits: Float32Array) -> None:
+        """Let the model look; prompt lookup only copies."""
+        self.model.observe(history, length, logits)
 
     def learn(self, accepted: int, judged: int) -> None:
         """Let the model learn from what it proposed."""

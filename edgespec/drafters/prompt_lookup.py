@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from edgespec._types import Float64Array, Int32Array
+from edgespec._types import Float32Array, Float64Array, Int32Array
 from edgespec.control.budget import DraftBudget, best_length
 from edgespec.drafters.automaton import (
     SuffixAutomaton,
@@ -173,6 +173,9 @@ class PromptLookupDrafter:
             self._trials,
         )
         return Proposal(count)
+
+    def observe(self, history: Int32Array, length: int, logits: Float32Array) -> None:
+        """Do nothing: it copies."""
 
     def learn(self, accepted: int, judged: int) -> None:
         """Do nothing: `commit` learns from every token, proposed or not."""

@@ -72,6 +72,9 @@ class Drafter(Protocol):
         and in its q if that is not `DETERMINISTIC`.
         """
 
+    def observe(self, history: Int32Array, length: int, logits: Float32Array) -> None:
+        """Look at the target's logits; row i follows ``history[:length + i]``, all committed."""
+
     def learn(self, accepted: int, judged: int) -> None:
         """Learn that `accepted` of the `judged` last proposals stayed."""
 
@@ -110,6 +113,9 @@ class NoDrafter:
     def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
         """Add nothing."""
         return Proposal(given)
+
+    def observe(self, history: Int32Array, length: int, logits: Float32Array) -> None:
+        """Do nothing."""
 
     def learn(self, accepted: int, judged: int) -> None:
         """Do nothing."""

@@ -103,6 +103,9 @@ class ContextDrafter:
             "the file may be damaged; use another --draft"
         )
 
+    def observe(self, history: Int32Array, length: int, logits: Float32Array) -> None:
+        """Do nothing: it has logits of its own."""
+
     def learn(self, accepted: int, judged: int) -> None:
         """Learn which confidence was justified."""
         self.stopping.learn(accepted, judged)

@@ -188,7 +188,9 @@ class Decoder:
         emitted = len(cycle.tokens)
         judged = count if emitted > accepted else emitted
         self.drafter.learn(min(accepted, emitted), judged)
+        before = self.length
         self._emit(cycle)
+        self.drafter.observe(self.history, before, logits[:emitted])
         clock.append(perf_counter())
         self._count(evaluated, count, cycle, clock)
         timing = CycleTiming(

@@ -23,6 +23,7 @@ from edgespec.drafters import (
     ModelDrafter,
     NoDrafter,
     PromptLookupDrafter,
+    RecycleDrafter,
     ReducedDrafter,
     SharedTokens,
 )
@@ -65,13 +66,17 @@ def open_drafter(
 ) -> tuple[Drafter, Plan]:
     """Open the planned drafter, closed by the stack; return the plan as it was carried out.
 
-    A model drafts alone when the number of its proposals is fixed, and beside prompt lookup
-    where costs decide. One that nobody asked for is closed again where it will not pay.
+    A model, or recycled logits, drafts alone when the number of its proposals is fixed, and beside
+    prompt lookup where costs decide. One that nobody asked for is closed again where it will not
+    pay.
     """
     drafter: Drafter = NoDrafter()
-    if plan.drafter in ("model", "ngram"):
+    if plan.drafter in ("model", "ngram", "recycle"):
         drafter = ngram = PromptLookupDrafter(target.capacity)
         ngram.trust(profile.ngram)
+    if plan.drafter == "recycle":
+        recycle = RecycleDrafter(target.model.vocabulary.size)
+        drafter = ComposedDrafter(ngram, recycle) if options.k is None else recycle
     if plan.optional and not _pays(plan, exactness, 0.0):  # not even if its steps cost nothing
         plan = Plan(plan.target, plan.header, "ngram")
     if plan.drafter == "model":

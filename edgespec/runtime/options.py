@@ -43,7 +43,8 @@ class EngineOptions:
     """Choices that hold for the life of an engine.
 
     Attributes:
-        draft: "auto", "none", "ngram", or a model: a path, a registry name, an hf: reference.
+        draft: "auto", "none", "ngram", "recycle", or a model: a path, a registry name, an hf:
+            reference.
             "auto" is "ngram", and the registry's draft beside it where it is expected to pay.
         k: proposals of a cycle, 0 to `MAX_BLOCK`; None lets every cycle decide from what
             evaluations cost here whether and how much to propose.

@@ -47,7 +47,7 @@ class Plan:
 
     Attributes:
         target, header: the target's file and what its header says.
-        drafter: name of the kind: "none", "ngram" or "model".
+        drafter: name of the kind: "none", "ngram", "recycle" or "model".
         draft, draft_header: the draft's file, for kind "model".
         pairing: why it fits, if its vocabulary is the target's.
         shared: the tokens that both have, if its vocabulary is another one.
@@ -122,7 +122,7 @@ def make_plan(
         raise ModelFileError(f"{target.path} is a draft for another model: give it as --draft")
     _require_memory(Plan(target, header, "none"), options)
     _probe(target, header, options)
-    if options.draft in ("none", "ngram"):
+    if options.draft in ("none", "ngram", "recycle"):
         plan = Plan(target, header, options.draft)
     elif options.draft == "auto":
         plan = _automatic(target, header, options, download)

@@ -9,7 +9,7 @@ import numpy as np
 from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.kernel import kernel
 
-__all__ = ["argmax", "log_normalizer", "softmax"]
+__all__ = ["argmax", "best_two", "log_normalizer", "softmax"]
 
 _BLOCK = 256
 
@@ -60,6 +60,27 @@ def argmax(logits: Float32Array) -> int:
     while _ordered(bits[where]) != largest:
         where += 1
     return where
+
+
+@kernel
+def best_two(logits: Float32Array) -> tuple[int, float]:
+    """Return the index of the largest value, and how far it stands above the second.
+
+    -1 if any value is NaN or +inf, or all are -inf.
+    """
+    best = argmax(logits)
+    if best < 0 or logits[best] == -np.inf:
+        return -1, 0.0
+    bits = logits.view(np.int32)
+    second = _NEGATIVE_INFINITY
+    for i in range(best):
+        second = max(second, _ordered(bits[i]))
+    for i in range(best + 1, len(bits)):
+        second = max(second, _ordered(bits[i]))
+    for i in range(len(bits)):
+        if i != best and _ordered(bits[i]) == second:
+            return best, float(logits[best] - logits[i])
+    return best, 0.0
 
 
 @kernel

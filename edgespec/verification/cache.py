@@ -273,6 +273,10 @@ class Heated:
         """Return what the drafter proposes behind what is given."""
         return self._drafter.extend(history, length, budget, given)
 
+    def observe(self, history: Int32Array, length: int, logits: Float32Array) -> None:
+        """Pass on."""
+        self._drafter.observe(history, length, logits)
+
     def learn(self, accepted: int, judged: int) -> None:
         """Pass on."""
         self._drafter.learn(accepted, judged)

@@ -21,7 +21,7 @@ __all__ = ["COMMANDS"]
 
 _NO_SYSTEM = "none"
 _NO_FILES = "none"
-_DRAFTS = ("auto", "none", "ngram")
+_DRAFTS = ("auto", "none", "ngram", "recycle")
 
 
 def _reset(chat: Chat, argument: str) -> None:
