@@ -24,6 +24,7 @@ from edgespec.drafters import PromptLookupDrafter
 from edgespec.drafters.stepping import draft_token
 from edgespec.sampling.filters import filtered, make_workspace
 from edgespec.sampling.kernel import cache_folder
+from edgespec.sampling.masking import allowed_set
 from edgespec.sampling.mirostat import truncated
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.penalties import apply_bias, apply_dry, apply_penalties
@@ -167,6 +168,7 @@ def _decide() -> None:
     history = np.zeros(8, np.int32)
     drafter = PromptLookupDrafter(8)
     drafter.commit(history, 4)
+    allowed_set(history, 1)
     policy = AdaptivePolicy(make_cost_table([1.0], [1], [[1.0]], [0.0], 2), 1)
     drafter.propose(history, 4, policy.budget(4, 1))
     policy.observe(CycleTiming(4, 1, 0, 1, 0.0, 1.0))
