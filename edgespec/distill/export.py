@@ -22,13 +22,14 @@ from edgespec.files import replacing
 __all__ = ["FORMATS", "Provenance", "read_draft", "write_draft"]
 
 
-FORMATS = ("Q8_0", "Q4_0")
+FORMATS = ("Q8_0", "Q5_0", "Q4_0")
 """Formats that are tried; the better one is kept."""
 
 _FILE_TYPES = {
     "F32": gguf.LlamaFileType.ALL_F32,
     "F16": gguf.LlamaFileType.MOSTLY_F16,
     "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
+    "Q5_0": gguf.LlamaFileType.MOSTLY_Q5_0,
     "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
 }
 
@@ -66,8 +67,8 @@ def write_draft(draft: Draft, path: Path, file_format: str, provenance: Provenan
     """Write a file that llama.cpp loads; replace an older one in one step.
 
     Args:
-        file_format: of the matrices: "F32", "F16", "Q8_0" or "Q4_0". A matrix whose rows are not
-            a multiple of a block is written as F16.
+        file_format: of the matrices: "F32", "F16", "Q8_0", "Q5_0" or "Q4_0". A matrix whose rows
+            are not a multiple of a block is written as F16.
 
     Raises:
         OSError: it cannot be written.

@@ -66,7 +66,7 @@ def test_from_a_target_to_a_draft(
     assert "c 0." in said or "c 1" in said
     record = json.loads(output.with_suffix(".json").read_text())
     assert record["target_sha256"] and len(record["v"]) == 8
-    assert {entry["format"] for entry in record["formats"]} == {"Q8_0", "Q4_0"}
+    assert {entry["format"] for entry in record["formats"]} == {"Q8_0", "Q5_0", "Q4_0"}
     assert all(0 < entry["alpha_sampled"][0] < 1 for entry in record["formats"])
     header = read_header(output)
     assert record["tasks"]["sampled"] == pytest.approx(header.held_out.sampled)
