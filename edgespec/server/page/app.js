@@ -1,10 +1,13 @@
 // The page: sends messages, shows answers as they come, keeps what was said.
 
 import { Failure, fetchModel, streamChat } from "./api.js";
+import { Attachments } from "./attachments.js";
 import * as conversation from "./conversation.js";
 import { download } from "./elements.js";
 import { Figures } from "./figures.js";
+import { History } from "./history.js";
 import { Settings } from "./settings.js";
+import * as storing from "./storing.js";
 import { TurnView } from "./turn.js";
 
 const PAINT_MS = 50; // the model needs the processor more than the page does
@@ -14,7 +17,7 @@ const $ = (id) => document.getElementById(id);
 
 class App {
   constructor() {
-    this.turns = conversation.keptTurns("turns");
+    this.conversation = storing.keptConversation(storing.kept("current"));
     this.views = [];
     this.writing = null; // what aborts the answer under way
     this.painting = false;
@@ -22,6 +25,11 @@ class App {
     this.model = "the model";
     this.figures = new Figures();
     this.settings = new Settings((rekeyed) => this.settingsClosed(rekeyed));
+    this.attachments = new Attachments();
+    this.history = new History({
+      open: (chosen) => chosen.id !== this.conversation.id && this.leaveFor(chosen),
+      dropped: (id) => id === this.conversation.id && this.show(storing.newConversation()),
+    });
     this.bind();
     this.showAll();
     this.learnModel();
@@ -33,20 +41,23 @@ class App {
       if (this.writing) this.stop();
       else this.send();
     });
-    $("prompt").value = conversation.kept("draft");
-    $("prompt").addEventListener("input", () => conversation.keep("draft", $("prompt").value));
+    $("prompt").value = storing.kept("draft");
+    $("prompt").addEventListener("input", () => storing.keep("draft", $("prompt").value));
     $("prompt").addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       if (!this.writing) this.send();
     });
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !$("settings").open) this.stop();
+      if (event.key === "Escape" && !document.querySelector("dialog[open]")) this.stop();
     });
     window.addEventListener("beforeunload", () => this.stop()); // or it would look like a failure
     window.addEventListener("pagehide", () => this.keep());
-    $("new").addEventListener("click", () => this.startAnew());
-    $("restore").addEventListener("click", () => this.restore());
+    $("new").addEventListener("click", () => this.leaveFor(storing.newConversation()));
+    $("history-open").addEventListener("click", () => {
+      this.keep();
+      this.history.open(this.conversation.id);
+    });
     $("settings-open").addEventListener("click", () => this.settings.open());
     $("save-json").addEventListener("click", () => this.save("json"));
     $("save-markdown").addEventListener("click", () => this.save("md"));
@@ -54,6 +65,10 @@ class App {
       example.addEventListener("click", () => this.ask(example.textContent));
     }
     bindLooks();
+  }
+
+  get turns() {
+    return this.conversation.turns;
   }
 
   async learnModel() {
@@ -72,14 +87,15 @@ class App {
 
   send() {
     const prompt = $("prompt").value;
-    if (!prompt.trim()) return;
+    if (!prompt.trim() && !this.attachments.files.length) return;
     this.setDraft("");
     this.ask(prompt);
   }
 
   ask(prompt) {
     if (this.writing) return;
-    this.turns.push(conversation.newTurn(prompt));
+    this.turns.push(conversation.newTurn(prompt, this.attachments.take()));
+    this.conversation.time = Date.now();
     this.append(this.turns.at(-1));
     this.answerLast();
   }
@@ -95,6 +111,7 @@ class App {
     this.views.pop().element.remove();
     const draft = $("prompt").value;
     this.setDraft(draft.trim() ? `${turn.prompt}\n${draft}` : turn.prompt);
+    this.attachments.add(turn.files);
     this.changed();
     $("prompt").focus();
   }
@@ -194,7 +211,6 @@ class App {
 
   showWelcome() {
     $("welcome").hidden = this.turns.length > 0;
-    $("restore").hidden = !conversation.kept("previous");
   }
 
   paintSoon(view) {
@@ -222,25 +238,23 @@ class App {
   // -- keeping ---------------------------------------------------------------------------------
 
   keep() {
-    conversation.keepTurns("turns", this.turns);
+    storing.keep("current", this.conversation.id);
+    storing.keepConversation(this.conversation);
   }
 
   setDraft(text) {
     $("prompt").value = text;
-    conversation.keep("draft", text);
+    storing.keep("draft", text);
   }
 
-  startAnew() {
+  leaveFor(chosen) {
+    this.keep();
+    this.show(chosen);
+  }
+
+  show(chosen) {
     this.stop();
-    if (this.turns.length) conversation.keepTurns("previous", this.turns);
-    this.turns = [];
-    this.showAll();
-    $("prompt").focus();
-  }
-
-  restore() {
-    this.turns = conversation.keptTurns("previous");
-    conversation.keep("previous", "");
+    this.conversation = chosen;
     this.showAll();
     $("prompt").focus();
   }
@@ -273,9 +287,9 @@ function bindLooks() {
   const colour = (on) => {
     document.body.classList.toggle("colours", on);
     $("colours").setAttribute("aria-pressed", String(on));
-    conversation.keep("colours", on ? "" : "off");
+    storing.keep("colours", on ? "" : "off");
   };
-  colour(conversation.kept("colours") !== "off");
+  colour(storing.kept("colours") !== "off");
   $("colours").addEventListener("click", () => colour(!document.body.classList.contains("colours")));
 
   const label = () => ($("theme").textContent = `Theme: ${currentTheme()}`);
@@ -285,7 +299,6 @@ function bindLooks() {
     label();
   });
 
-  $("figures").open = window.matchMedia("(min-width: 64rem)").matches;
   $("turns").addEventListener("mouseover", ({ target }) => {
     const origin = target.classList.contains("token") && target.classList[1];
     if (origin && document.body.classList.contains("colours")) target.title = origin;

@@ -1,20 +1,30 @@
-// The conversation: its turns, how they are stored over a reload, and how they are exported.
+// The conversation: its turns, what is sent of them, and how they are exported.
 
 import { ORIGINS } from "./origins.js";
 
 /**
  * A question and its answer.
  *
- * `pieces` are the answer's, `[text, origin, token]`; `state` is "writing", "done", "stopped" or
- * "failed"; `error` is a line, or null; `figures` are the server's for a finished answer, with
- * `usage`, or null.
+ * `files` went with the question, each `{name, text}`; `pieces` are the answer's, `[text, origin,
+ * token]`; `state` is "writing", "done", "stopped" or "failed"; `error` is a line, or null;
+ * `figures` are the server's for a finished answer, with `usage`, or null.
  */
-export function newTurn(prompt) {
-  return { prompt, pieces: [], state: "writing", error: null, figures: null };
+export function newTurn(prompt, files = []) {
+  return { prompt, files, pieces: [], state: "writing", error: null, figures: null };
 }
 
 export function answerOf(turn) {
   return turn.pieces.map(([text]) => text).join("");
+}
+
+/** The question with its files, each in a fence that nothing in it closes. */
+export function contentOf({ prompt, files }) {
+  const fenced = files.map(({ name, text }) => {
+    const longest = (text.match(/`+/g) ?? []).reduce((most, run) => Math.max(most, run.length), 2);
+    const fence = "`".repeat(longest + 1);
+    return `${name}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}`;
+  });
+  return [...fenced, prompt].filter((part) => part.trim()).join("\n\n");
 }
 
 /** What is sent: without questions that were never answered, but for the last. */
@@ -23,52 +33,22 @@ export function messagesOf(turns, system) {
   for (const turn of turns.slice(0, -1)) {
     const answer = answerOf(turn);
     if (!answer) continue;
-    messages.push({ role: "user", content: turn.prompt }, { role: "assistant", content: answer });
+    messages.push({ role: "user", content: contentOf(turn) }, { role: "assistant", content: answer });
   }
-  messages.push({ role: "user", content: turns.at(-1).prompt });
+  messages.push({ role: "user", content: contentOf(turns.at(-1)) });
   return messages;
 }
 
-// -- keeping -----------------------------------------------------------------------------------
-
-/** A text that is kept while this tab is open. */
-export function keep(name, text) {
-  try {
-    if (text) sessionStorage.setItem(`edgespec.${name}`, text);
-    else sessionStorage.removeItem(`edgespec.${name}`);
-    return true;
-  } catch {
-    return false; // no room, or storage is switched off
-  }
+/** What a conversation is called in a list. */
+export function titleOf([first]) {
+  return first.prompt.trim().split("\n", 1)[0] || first.files[0]?.name || "A conversation";
 }
 
-export function kept(name) {
-  try {
-    return sessionStorage.getItem(`edgespec.${name}`) ?? "";
-  } catch {
-    return "";
-  }
-}
-
-export function keepTurns(name, turns) {
-  if (keep(name, turns.length ? JSON.stringify(turns) : "")) return;
-  // Without the tokens' ends it takes a quarter of the room.
-  const smaller = turns.map((turn) => ({ ...turn, pieces: [[answerOf(turn), "plain", -1]] }));
-  keep(name, JSON.stringify(smaller));
-}
-
-/** Stored turns, as far as they are what `keepTurns` wrote. */
-export function keptTurns(name) {
-  try {
-    return JSON.parse(kept(name) || "[]").map(asTurn);
-  } catch {
-    return [];
-  }
-}
-
-function asTurn({ prompt, pieces, state, error, figures }) {
+/** A turn as it was stored, as far as it is one. */
+export function asTurn({ prompt, files, pieces, state, error, figures }) {
   return {
     prompt: String(prompt),
+    files: (files ?? []).map(({ name, text }) => ({ name: String(name), text: String(text) })),
     pieces: pieces.map(([text, origin, token]) => [
       String(text),
       ORIGINS.includes(origin) ? origin : "plain",
@@ -87,6 +67,7 @@ export function asJson(turns, model, settings) {
   const told = { model, system, temperature, max_tokens: maxTokens, seed };
   const written = turns.map((turn) => ({
     prompt: turn.prompt,
+    files: turn.files,
     answer: answerOf(turn),
     state: turn.state,
     figures: turn.figures,
@@ -98,6 +79,6 @@ export function asJson(turns, model, settings) {
 export function asMarkdown(turns, model, settings) {
   const parts = [`# Conversation with ${model}`];
   if (settings.system.trim()) parts.push("## System", settings.system);
-  for (const turn of turns) parts.push("## You", turn.prompt, `## ${model}`, answerOf(turn));
+  for (const turn of turns) parts.push("## You", contentOf(turn), `## ${model}`, answerOf(turn));
   return `${parts.join("\n\n")}\n`;
 }

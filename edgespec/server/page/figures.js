@@ -1,4 +1,4 @@
-// The line of live figures, the counts by origin, and acceptance by position.
+// Figures behind one chip: of the last answer, counts by origin, acceptance by position.
 
 import { make } from "./elements.js";
 import { Tally, tallyOf } from "./origins.js";
@@ -85,10 +85,15 @@ export class Figures {
     const whole = known?.timings?.tokens_per_second;
     const speculation = known?.speculation;
     const say = (value, text) => (value === null || value === undefined ? NONE : text(value));
+    const speed = pace ? pace.speed : whole;
+    const speedup = !pace && plain ? whole / plain : null;
+    const times = (ratio) => `${ratio.toFixed(2)}×`;
+    const told = [speed && `${perSecond(speed)} tokens/s`, speedup && times(speedup)];
     return {
-      speed: say(pace ? pace.speed : whole, perSecond),
+      chip: told.filter(Boolean).join(" · ") || "Figures",
+      speed: say(speed, perSecond),
       plain: say(plain, perSecond),
-      speedup: say(!pace && plain ? whole / plain : null, (ratio) => `${ratio.toFixed(2)}×`),
+      speedup: say(speedup, times),
       acceptance: say(pace ? pace.acceptance : speculation?.acceptance_rate, percent),
       cycle: say(pace ? pace.tally.tokensPerCycle : speculation?.tokens_per_cycle, (n) => n.toFixed(2)),
       context: `${say(known?.usage?.total_tokens, String)} / ${say(this.capacity, String)}`,

@@ -1,6 +1,7 @@
 // Blocks of Markdown as elements, kept up to date while the text grows.
 
 import { copyButton, make } from "./elements.js";
+import { highlights } from "./highlighting.js";
 import { parseBlocks, parseInline } from "./markdown.js";
 
 /** Shows a range of a growing source in an element; what cannot change any more is left alone. */
@@ -44,15 +45,36 @@ function shownBlock(source, block) {
 
 function shownCode(source, block) {
   const code = make("code");
+  const coloured = colouredParts(source.text, block);
   block.lines.forEach(([from, to], index) => {
     // The line's end belongs to it, but for the last one.
-    const newline = index + 1 < block.lines.length;
-    source.show(code, from, newline ? to + 1 : to);
+    coloured(from, index + 1 < block.lines.length ? to + 1 : to, (kind, first, last) => {
+      const part = kind ? make("span", { className: kind }) : code;
+      source.show(part, first, last);
+      if (kind) code.append(part);
+    });
   });
   const text = () => code.textContent;
   const head = make("div", { className: "head" }, make("span", {}, block.language || "code"));
   head.append(copyButton("Copy", text));
   return make("div", { className: "code" }, head, make("pre", { tabIndex: 0 }, code));
+}
+
+/** A function that cuts ranges of a block of code, in order, where another colour begins. */
+function colouredParts(text, { lines, language }) {
+  const start = lines[0]?.[0] ?? 0;
+  const marks = highlights(text.slice(start, lines.at(-1)?.[1] ?? 0), language);
+  let next = 0;
+  return (from, to, take) => {
+    while (from < to) {
+      while (next < marks.length && start + marks[next].to <= from) next += 1;
+      const mark = next < marks.length ? marks[next] : { from: Infinity, to: Infinity };
+      const inside = start + mark.from <= from;
+      const end = Math.min(to, start + (inside ? mark.to : mark.from));
+      take(inside ? mark.kind : null, from, end);
+      from = end;
+    }
+  };
 }
 
 /** Lists inside of lists by their indentation. */

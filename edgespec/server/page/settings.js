@@ -1,6 +1,6 @@
 // What is asked for with every message, in a panel; kept while the tab is open.
 
-import { keep, kept } from "./conversation.js";
+import { keep, kept } from "./storing.js";
 
 const FIELDS = { system: "system", temperature: "temperature", maxTokens: "max-tokens", seed: "seed" };
 

@@ -32,12 +32,21 @@ export class TurnView {
     this.element = make(
       "article",
       { className: "turn" },
-      make("div", { className: "question" }, turn.prompt),
+      this.#question(),
       make("div", { className: "answer" }, this.waiting, this.thought, this.body),
       this.error,
       this.#foot(actions),
     );
     this.restart();
+  }
+
+  #question() {
+    const { prompt, files } = this.turn;
+    const names = files.map(({ name, text }) => {
+      return make("details", { className: "file" }, make("summary", {}, name), make("pre", {}, text));
+    });
+    const question = make("div", { className: "question", hidden: !prompt.trim() }, prompt);
+    return make("div", { className: "asked" }, ...names, question);
   }
 
   #foot({ retry, edit }) {

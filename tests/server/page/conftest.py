@@ -62,16 +62,25 @@ class Page:
     def open(self, turns: Any = (), **kept: str) -> None:
         """Load it anew, with these turns and other things in its storage."""
         self.browser.get(f"{self.url}/favicon.svg")
-        if turns:
-            kept["turns"] = json.dumps(turns)
         self.run(
             "sessionStorage.clear(); localStorage.clear();"
             "for (const name in arguments[0])"
             " sessionStorage.setItem(`edgespec.${name}`, arguments[0][name])",
             kept,
         )
+        if turns:
+            self.run("sessionStorage.setItem('edgespec.current', 'one')")
+            self.keep("one", turns)
         self.browser.get(self.url)
         self.until(lambda: self.text("#model"))
+
+    def keep(self, name: str, turns: Any, time: int = 1) -> None:
+        """Put a conversation into its storage."""
+        self.run(
+            "localStorage.setItem(`edgespec.conversation.${arguments[0]}`, arguments[1])",
+            name,
+            json.dumps({"time": time, "turns": turns}),
+        )
 
     def limit(self, tokens: int) -> None:
         """Of answers from now on."""
@@ -102,12 +111,23 @@ class Page:
         script = "return Array.from(document.querySelectorAll(arguments[0]), e => e.textContent)"
         return self.run(script, selector)
 
+    def figure(self, name: str) -> str:
+        """One of those behind the chip, folded or not."""
+        return str(self.texts(f"[data-figure={name}]")[0])
+
+    def counted(self, origin: str) -> str:
+        return str(self.texts(f"[data-origin={origin}]")[0])
+
     def until(self, condition: Callable[[], Any]) -> Any:
         return WebDriverWait(self.browser, 60, 0.05).until(lambda _: condition())
 
     def kept(self, name: str) -> Any:
-        """What it keeps over a reload."""
+        """What it keeps over a reload: the conversation's turns, or a text of this name."""
         self.run("dispatchEvent(new Event('pagehide'))")
+        if name == "turns":
+            current = self.run("return sessionStorage.getItem('edgespec.current')")
+            key = f"edgespec.conversation.{current}"
+            return json.loads(self.run(f"return localStorage.getItem('{key}')"))["turns"]
         return json.loads(self.run(f"return sessionStorage.getItem('edgespec.{name}')") or "null")
 
     @property

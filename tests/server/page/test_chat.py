@@ -48,14 +48,14 @@ def test_an_answer_is_what_the_interface_gives(page: Any, client: Any) -> None:
     counted = Counter(kind.split()[1] for _, kind, _ in spans)
     assert counted["accepted"] > 5 and counted.total() == len(told)
     for origin in ("accepted", "corrected", "bonus", "plain"):
-        assert page.text(f"#legend [data-origin={origin}]") == str(counted[origin])
+        assert page.counted(origin) == str(counted[origin])
     figures = last.edgespec["speculation"]
     assert figures["accepted"] >= counted["accepted"]  # the last block may have been cut
-    share = float(page.text("[data-figure=acceptance]").removesuffix("%"))
+    share = float(page.figure("acceptance").removesuffix("%"))
     assert share == pytest.approx(100 * figures["acceptance_rate"], abs=0.5)
-    cycle = float(page.text("[data-figure=cycle]"))
+    cycle = float(page.figure("cycle"))
     assert cycle == pytest.approx(figures["tokens_per_cycle"], abs=0.0051)
-    assert page.text("[data-figure=context]").endswith("/ 1024")
+    assert page.figure("context").endswith("/ 1024")
 
 
 def test_acceptance_by_position_is_counted_from_origins(page: Any, turn: Any) -> None:
@@ -65,7 +65,7 @@ def test_acceptance_by_position_is_counted_from_origins(page: Any, turn: Any) ->
     page.open([{**turn(), "pieces": pieces}, turn("a", "b")])  # the second: plain, accepted
     cells = page.texts("#positions tbody td:last-child")
     assert cells == ["80% of 5", "67% of 3", "100% of 1"]
-    assert page.text("#legend [data-origin=accepted]") == "7"
+    assert page.counted("accepted") == "7"
 
 
 def test_settings_are_obeyed(page: Any, client: Any) -> None:
@@ -99,7 +99,7 @@ def test_a_conversation_goes_on_and_survives_a_reload(page: Any, client: Any) ->
     page.find("#prompt").send_keys("A thought")
     looks = page.texts(".question, .answer, #legend dd, [data-figure]")
     page.browser.refresh()
-    page.until(lambda: "1024" in page.text("[data-figure=context]"))
+    page.until(lambda: "1024" in page.figure("context"))
     assert page.texts(".question, .answer, #legend dd, [data-figure]") == looks
     assert page.draft == "A thought"
     assert page.find("#max-tokens").get_property("value") == str(LENGTH)
@@ -143,13 +143,75 @@ def test_retry_and_edit(page: Any) -> None:
     assert not page.all(".turn") and page.find("#welcome").is_displayed()
 
 
-def test_a_new_conversation_can_be_taken_back(page: Any, turn: Any) -> None:
+def test_a_conversation_before_a_new_one_is_kept(page: Any, turn: Any) -> None:
     page.open([turn("The", " first")])
     page.find("#new").click()
-    assert not page.all(".turn") and page.text("#legend [data-origin=plain]") == "0"
-    page.find("#restore").click()
+    assert not page.all(".turn") and page.counted("plain") == "0"
+    page.find("#history-open").click()
+    page.find("#history .choice").click()
     assert page.texts(".answer .text") == ["", "The first"]
-    assert not page.find("#restore").is_displayed()
+    assert not page.find("#history").is_displayed()
+
+
+def test_conversations_are_listed_and_deleted(page: Any, turn: Any) -> None:
+    page.open([turn("Of one", prompt="<b>One</b>\nmore")])
+    page.keep("two", [turn("Of two", prompt="Two")], time=2)
+    page.keep("bad", "no turns")
+    page.find("#history-open").click()
+    assert page.texts("#history .title") == ["Two", "<b>One</b>"]
+    assert page.texts("#history [aria-current] .title") == ["<b>One</b>"]
+    page.find("#history .choice").click()
+    assert page.texts(".answer > .text") == ["Of two"]
+    page.browser.refresh()
+    page.until(lambda: page.texts(".answer > .text") == ["Of two"])
+    page.find("#history-open").click()
+    page.find("#history .small").click()  # the one on the page
+    assert not page.all(".turn") and page.texts("#history .title") == ["<b>One</b>"]
+    page.find("#history .small").click()
+    assert page.find("#history-empty").is_displayed()
+    page.browser.refresh()
+    kept = page.run("return Object.keys(localStorage).filter((n) => n.includes('.conv'))")
+    assert kept == ["edgespec.conversation.bad"]
+
+
+def test_the_oldest_conversations_make_room(page: Any, turn: Any) -> None:
+    page.open([turn("a", "b")])
+    page.keep("old", [turn("x" * 4_800_000)], time=0)
+    page.run(
+        "const app = JSON.parse(localStorage['edgespec.conversation.one']);"
+        "const { keepConversation } = await import('/storing.js');"
+        "app.turns[0].pieces = Array(400000).fill(['ab', 'plain', 1]);"
+        "keepConversation({id: 'new', time: 5, turns: app.turns});"
+    )
+    assert page.run("return Object.keys(localStorage).sort()")[:2] == [
+        "edgespec.conversation.new", "edgespec.conversation.one",
+    ]  # fmt: skip
+    stored = page.run("return JSON.parse(localStorage['edgespec.conversation.new'])")
+    assert stored["turns"][0]["pieces"] == [["ab" * 400_000, "plain", -1]]
+
+
+def test_text_files_are_attached(page: Any, client: Any, tmp_path: Path) -> None:
+    texts = {"a.py": "print('```')\n", "<b>.txt": "two\n", "gone.txt": "three"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\xff\x00")
+    page.open(settings=SHORT)
+    field = page.find("#files")
+    field.send_keys("\n".join(str(tmp_path / name) for name in [*texts, "picture.png"]))
+    page.until(lambda: page.text("#attach-problem"))
+    assert page.text("#attach-problem") == "picture.png is not a text file in UTF-8."
+    page.all("#attachments button")[2].click()
+    assert [name.split("×")[0] for name in page.texts("#attachments li")] == ["a.py", "<b>.txt"]
+    page.ask("What is this?")
+    sent = "a.py:\n````\nprint('```')\n````\n\n<b>.txt:\n```\ntwo\n```\n\nWhat is this?"
+    answer = "".join(chunk.choices[0].delta.content or "" for chunk in asked(client, sent))
+    assert page.answer == answer
+    assert page.texts(".asked summary") == ["a.py", "<b>.txt"] and not page.all("#attachments li")
+    assert page.texts(".asked pre") == list(texts.values())[:2]
+    page.browser.refresh()
+    page.until(lambda: page.texts(".asked summary") == ["a.py", "<b>.txt"])
+    page.all(".foot .last")[1].click()
+    assert page.draft == "What is this?" and len(page.all("#attachments li")) == 2
 
 
 def test_with_the_keyboard_alone(page: Any) -> None:
@@ -167,13 +229,22 @@ def test_with_the_keyboard_alone(page: Any) -> None:
     assert page.text(".question") == "Say\nhello."
     assert press(Keys.TAB) == "send"
     press(Keys.SHIFT, Keys.TAB)
-    back = [press(Keys.SHIFT, Keys.TAB) for _ in range(9)]
-    assert [name.strip() for name in back] == [
-        "Origins and acceptance", "Edit", "Retry", "Copy", "conversation",
-        "new", "settings-open", "theme", "colours",
-    ]  # fmt: skip
+    back = [press(Keys.SHIFT, Keys.TAB) for _ in range(2)]
+    assert back[0] == "attach" and "tokens/s" in back[1]
+    press(Keys.SPACE)
+    press(Keys.TAB)
+    while press(Keys.TAB) != "colours":  # what scrolls may have the focus
+        pass
     press(Keys.SPACE)
     assert page.find("#colours").get_attribute("aria-pressed") == "false"
+    page.find("#figures summary").click()
+    back = [press(Keys.SHIFT, Keys.TAB) for _ in range(7)]
+    assert [name.strip() for name in back] == [
+        "Edit", "Retry", "Copy", "conversation", "settings-open", "new", "history-open",
+    ]  # fmt: skip
+    press(Keys.ENTER)
+    assert page.find("#history").is_displayed()
+    press(Keys.ESCAPE)
     press(Keys.TAB), press(Keys.TAB), press(Keys.ENTER)
     assert page.find("#settings").is_displayed()
     press("A system prompt", Keys.ESCAPE)
@@ -219,12 +290,12 @@ def test_plain_decoding_is_shown_where_its_cost_is_known(
     ):
         page.open(settings=json.dumps({"maxTokens": 80, "temperature": 0}))
         page.ask("List the numbers from one to twenty in words, then list them again.")
-        speed, plain = (float(page.text(f"[data-figure={name}]")) for name in ("speed", "plain"))
+        speed, plain = (float(page.figure(name)) for name in ("speed", "plain"))
         figures = page.kept("turns")[0]["figures"]
         exact = figures["timings"]["tokens_per_second"] / figures["plain_tokens_per_second"]
-        assert page.text("[data-figure=speedup]") == f"{exact:.2f}×"
+        assert page.figure("speedup") == f"{exact:.2f}×"
         assert speed / plain == pytest.approx(exact, rel=0.02)
         assert exact <= figures["speculation"]["tokens_per_cycle"] + 1e-9
         page.limit(4)
         page.ask("Hello.")
-        assert page.text("[data-figure=plain]") == "–"  # four tokens tell nothing
+        assert page.figure("plain") == "–"  # four tokens tell nothing

@@ -56,6 +56,23 @@ def test_markdown(page: Any, turn: Any) -> None:
     assert shape["starts"] == [3, 5]
 
 
+def test_code_is_coloured(page: Any, turn: Any) -> None:
+    page.open(
+        [turn(*RICH), turn("```js\nlet", " x = 'a", "//b' + 12; // no 'end\n/* if\n", "*/\n```\n")]
+    )
+    shown = page.run(
+        "return Array.from(document.querySelectorAll('.code code > :not(.token)'),"
+        " (e) => [e.className, e.textContent])"
+    )
+    assert shown == [
+        ["keyword", "def"], ["keyword", "return"], ["number", "1"], ["number", "2"],
+        ["keyword", "let"], ["string", "'a//b'"], ["number", "12"],
+        ["comment", "// no 'end"], ["comment", "/* if\n"],
+        ["comment", "*/"],
+    ]  # fmt: skip
+    assert page.texts(".code code")[1] == "let x = 'a//b' + 12; // no 'end\n/* if\n*/"
+
+
 @pytest.mark.parametrize("interface", ["there", "missing"])  # as it is without HTTPS
 def test_code_is_copied_as_it_is(page: Any, turn: Any, interface: str) -> None:
     page.open([turn(*RICH)])
@@ -107,19 +124,24 @@ def test_hostile_text_is_shown_as_text(page: Any, turn: Any) -> None:
 def test_marks_without_end_take_no_time(page: Any) -> None:
     """A parser that takes the square of the length would run into the script's time limit."""
     marks = "*", "*a", "**a ", "`", "``` ```` `", "_a", "- ", "> ", "\\*", "a*b _c ** d` "
+    marks += ("'", '"', '"""', "/*", "//", "<!--", "</", '="', "1.", "@a-", "\\\n", "# ")
     texts = [mark * (300_000 // len(mark)) for mark in marks]
     texts += ["```" + "a" * 300_000 + "`", "|" + " " * 300_000 + "a", "- " * 150_000 + "a"]
     texts.append("".join("`" * n + " " for n in range(1, 800)))
     blocks = page.browser.execute_async_script(
         """
         const [texts, done] = arguments;
-        import('/markdown.js').then(({ parseBlocks, parseInline }) => {
-          const parse = (text) => {
-            parseInline(text, 0, text.length);
-            return parseBlocks(text).length;
-          };
-          done(texts.map(parse));
-        });
+        const languages = ['python', 'js', 'sh', 'css', 'sql', 'html'];
+        Promise.all([import('/markdown.js'), import('/highlighting.js')]).then(
+          ([{ parseBlocks, parseInline }, { highlights }]) => {
+            const parse = (text) => {
+              parseInline(text, 0, text.length);
+              for (const name of languages) highlights(text, name);
+              return parseBlocks(text).length;
+            };
+            done(texts.map(parse));
+          },
+        );
         """,
         texts,
     )
@@ -174,7 +196,9 @@ def test_contrasts(page: Any, turn: Any, theme: str) -> None:
     page.find(".thought summary").click()
     dark = page.run("return getComputedStyle(document.body).backgroundColor") == "rgb(21, 23, 26)"
     assert dark == (theme == "dark")
+    page.find("#figures summary").click()
     found = page.run(CONTRASTS)
+    page.find("#figures summary").click()
     page.find("#settings-open").click()
     found += page.run(CONTRASTS)
     low = [one for one in found if one[2] < (4.5 if one[1] == "text" else 3.0)]
@@ -194,6 +218,7 @@ def test_origins_differ_without_colours_too(page: Any, turn: Any) -> None:
     assert len(set(lines.values())) == len(lines) == 4
     assert lines["plain"][0] == "none"
     assert all(lines[origin] == (line, style) for origin, line, style in page.run(script))
+    page.find("#figures summary").click()
     page.find("#colours").click()
     shown = page.run(script.replace(", #legend .token", ""))
     assert {line for _, line, _ in shown} == {"none"}
@@ -204,6 +229,7 @@ def test_the_theme_can_be_chosen(page: Any, theme: str) -> None:
         return page.run("return getComputedStyle(document.documentElement).colorScheme")
 
     seen = []
+    page.find("#settings-open").click()
     for _ in range(3):
         page.find("#theme").click()
         seen.append((page.text("#theme"), scheme()))
@@ -212,6 +238,7 @@ def test_the_theme_can_be_chosen(page: Any, theme: str) -> None:
     ]  # fmt: skip
     page.find("#theme").click()
     page.browser.refresh()
+    page.find("#settings-open").click()
     assert (page.text("#theme"), scheme()) == ("Theme: light", "light")
 
 
