@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,21 +33,37 @@ def test_the_hook_is_found() -> None:
 
 
 @pytest.mark.slow
-def test_a_packed_program_answers(default_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["onedir", "onefile"])
+def test_a_packed_program_answers_and_keeps_its_kernels(
+    default_model: Path, tmp_path: Path, kind: str
+) -> None:
     pytest.importorskip("PyInstaller", reason="PyInstaller is not installed")
     script = tmp_path / "program.py"
     script.write_text(PROGRAM, "utf-8")
-    places = [f"--{kind}path={tmp_path / kind}" for kind in ("dist", "work", "spec")]
-    hooks = f"--additional-hooks-dir={hook_folders()[0]}"
-    build = [sys.executable, "-m", "PyInstaller", "--noconfirm", hooks, *places, str(script)]
+    places = [f"--{name}path={tmp_path / name}" for name in ("dist", "work", "spec")]
+    options = [f"--{kind}", f"--additional-hooks-dir={hook_folders()[0]}", *places]
+    build = [sys.executable, "-m", "PyInstaller", "--noconfirm", *options, str(script)]
     subprocess.run(build, check=True, capture_output=True, timeout=1800)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment["EDGESPEC_CACHE"] = str(tmp_path / "cache")
-    packed = [tmp_path / "dist" / "program" / "program", default_model]
-    plain = [sys.executable, script, default_model]
-    answers = [
-        subprocess.run(command, check=True, capture_output=True, text=True, env=more).stdout
-        for command, more in ((packed, environment), (plain, dict(os.environ)))
-    ]
-    assert answers[0] == answers[1] != ""
-    assert list((tmp_path / "cache" / "kernels").iterdir())
+    program = tmp_path / "dist" / "program"
+    home, cache = tmp_path / "home", tmp_path / "cache"
+    home.mkdir()
+    environment = {**os.environ, "EDGESPEC_CACHE": str(cache), "HOME": str(home)}
+    environment.pop("PYTHONPATH", None)
+
+    def answer(*command: object, **more: Any) -> str:
+        text = [str(part) for part in (*command, default_model)]
+        done = subprocess.run(text, check=True, capture_output=True, text=True, **more)
+        return str(done.stdout)
+
+    def compiled() -> dict[Path, int]:
+        found = (cache / "kernels").rglob("*.nb[ic]")
+        return {path: path.stat().st_mtime_ns for path in found}
+
+    packed = program / "program" if kind == "onedir" else program
+    first = answer(packed, env=environment, cwd=home)
+    assert first == answer(sys.executable, script) != ""
+    kept = compiled()
+    assert len(kept) > 20
+    assert answer(packed, env=environment, cwd=tmp_path) == first
+    assert compiled() == kept
+    assert not list(home.rglob("*.nb[ic]"))

@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ def kernel(function: Function) -> Function:
 
     Type checkers see the function that the kernel was made from, so calls are checked.
     """
+    _name_file(function)
     compiled = numba.njit(nogil=True)(function)
     with _numba_cache(function) as usable:
         if usable:
@@ -50,6 +52,7 @@ def native_callback(signature: Any) -> Callable[[Callable[..., Any]], Any]:
     """Compile to a C function pointer that native code can call without the interpreter."""
 
     def decorate(function: Callable[..., Any]) -> Any:
+        _name_file(function)
         with _numba_cache(function) as usable:
             return numba.cfunc(signature, cache=usable)(function)
 
@@ -110,6 +113,17 @@ def _usable(folder: Path) -> Path | None:
         return folder if shutil.disk_usage(folder).free >= _ROOM else None
     except OSError:
         return None
+
+
+def _name_file(function: Callable[..., Any]) -> None:
+    """Give a packed program's function a file that exists, which Numba's cache asks for.
+
+    The one file that has the same name at every start is the executable. The module's name keeps
+    apart what is told apart by files elsewhere.
+    """
+    if getattr(sys, "frozen", False):
+        function.__code__ = function.__code__.replace(co_filename=sys.executable)
+        function.__qualname__ = f"{function.__module__}.{function.__qualname__}"
 
 
 @contextmanager
