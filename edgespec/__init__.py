@@ -84,8 +84,10 @@ def load(
     download: Progress | None = None,
 ) -> Engine:
     """Open a model with its drafter; see `Engine` for arguments and errors."""
-    from edgespec.runtime.engine import Engine
+    from edgespec.interrupts import held_interrupts
 
+    with held_interrupts():
+        from edgespec.runtime.engine import Engine
     return Engine(model, options, progress=progress, download=download)
 
 
@@ -99,7 +101,10 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         import importlib
 
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        from edgespec.interrupts import held_interrupts
+
+        with held_interrupts():
+            return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -13,11 +13,12 @@ import numpy as np
 from edgespec._types import ByteArray, Float32Array, Int32Array
 from edgespec.backend.batch import Batch
 from edgespec.backend.checkpoints import Checkpoints, WholeState, byte_pointer
-from edgespec.backend.interrupts import CancelFlag, beside, held_interrupts
+from edgespec.backend.interrupts import CancelFlag, beside
 from edgespec.backend.lifetime import Closing
 from edgespec.backend.model import Model
 from edgespec.backend.native import claim_process, lib, recent_errors
 from edgespec.errors import BackendError, CancelledError, ContextFullError, UsageError
+from edgespec.interrupts import held_interrupts
 
 __all__ = ["Context", "ContextOptions"]
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from edgespec.backend.interrupts import held_interrupts
 from edgespec.distill.corpus import Batch, Batches
 from edgespec.distill.draft import POSITIONS, Draft, by_position, precision
 from edgespec.files import replacing
+from edgespec.interrupts import held_interrupts
 
 __all__ = ["Acceptance", "Schedule", "State", "Trainer", "measure_acceptance"]
 

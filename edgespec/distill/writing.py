@@ -13,12 +13,12 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import ParallelContext
-from edgespec.backend.interrupts import held_interrupts
 from edgespec.backend.parallel import Rows
 from edgespec.distill.corpus import Corpus, Written
 from edgespec.distill.prompts import Prompts
 from edgespec.drafters.stepping import draft_token
 from edgespec.errors import NumericalError
+from edgespec.interrupts import held_interrupts
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import DrawSettings, draw_settings

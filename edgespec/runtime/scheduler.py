@@ -12,8 +12,8 @@ from time import monotonic
 import numpy as np
 
 from edgespec._types import Int32Array
-from edgespec.backend.interrupts import held_interrupts
 from edgespec.errors import CancelledError, EdgespecError, UsageError
+from edgespec.interrupts import held_interrupts
 from edgespec.runtime.cycle import Cycle
 from edgespec.runtime.decoder import Decoder
 from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
