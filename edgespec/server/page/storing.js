@@ -3,6 +3,7 @@
 import { answerOf, asTurn } from "./conversation.js";
 
 const PREFIX = "edgespec.conversation.";
+const MOST = 4_000_000; // characters of one conversation: browsers have room for five million
 
 /** A text that is kept while this tab is open. */
 export function keep(name, text) {
@@ -30,6 +31,7 @@ export function keepConversation({ id, time, turns }) {
   if (store(turns)) return;
   // Without the tokens' ends it takes a quarter of the room; the oldest ones make room for it.
   const smaller = turns.map((turn) => ({ ...turn, pieces: [[answerOf(turn), "plain", -1]] }));
+  if (text(smaller).length > MOST) return;
   for (const oldest of keptConversations().reverse()) {
     if (store(smaller)) return;
     if (oldest.id !== id) dropConversation(oldest.id);

@@ -188,6 +188,13 @@ def test_the_oldest_conversations_make_room(page: Any, turn: Any) -> None:
     ]  # fmt: skip
     stored = page.run("return JSON.parse(localStorage['edgespec.conversation.new'])")
     assert stored["turns"][0]["pieces"] == [["ab" * 400_000, "plain", -1]]
+    page.run(
+        "const { keepConversation } = await import('/storing.js');"
+        "const turn = {prompt: 'x'.repeat(6000000), files: [], pieces: []};"
+        "keepConversation({id: 'huge', time: 6, turns: [turn]});"
+    )
+    left = page.run("return Object.keys(localStorage).filter((n) => n.includes('.conv')).sort()")
+    assert left == ["edgespec.conversation.new", "edgespec.conversation.one"]
 
 
 def test_text_files_are_attached(page: Any, client: Any, tmp_path: Path) -> None:
