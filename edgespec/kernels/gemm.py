@@ -40,8 +40,10 @@ first and of the second half; then int32, -128 times the sum; the rest unused.""
 
 _SCALE, _SUM, _HALVES, _OFFSET = 32, 36, (40, 44), 48
 
-_AHEAD = 16384
+_AHEAD = 32768
 """Bytes: how far ahead weights are asked for. Hardware looks less far, and stops at each page."""
+_INTO = 2
+"""The second-level cache: in the first they would drive out each other, and the activations."""
 
 _LINE = 64
 
@@ -107,15 +109,18 @@ def _group(
         before += field.size
 
     def block(index: Value, sums: list[Value]) -> list[Value]:
-        size = isa.rows * format.block
-        _ask_ahead(b, b.gep(start, [b.mul(index, I64(size))]), size)
         steps = steps_of(Block(b, isa, format, planes, index))
-        size = format.weights // steps.total // BLOCK * RECORD
+        weights = format.weights // steps.total
 
         def step(number: Value, sums: list[Value]) -> list[Value]:
-            position = b.mul(b.add(b.mul(index, I64(steps.total)), number), I64(size))
-            records = [b.gep(pointer, [position]) for pointer in inputs]
+            position = b.add(b.mul(index, I64(steps.total)), number)
+            records = [b.gep(x, [b.mul(position, I64(weights // BLOCK * RECORD))]) for x in inputs]
+            size = isa.rows * format.block // steps.total
+            behind = b.gep(start, [b.mul(position, I64(size))])
             for unit in steps.read(number):
+                # A few at a time: a processor that waits for many lines loads nothing else.
+                first, last = (size * at // weights for at in (unit.start, unit.start + unit.size))
+                _ask_ahead(b, behind, first, last)
                 sums = _add_unit(b, isa, unit, records, sums)
             return sums
 
@@ -127,11 +132,11 @@ def _group(
     return b.loop(I64(0), blocks, 1, [zero] * len(inputs), block)
 
 
-def _ask_ahead(b: Builder, weights: Value, size: int) -> None:
-    """Have the memory fetch what so many bytes of weights will be followed by."""
-    for offset in range(_AHEAD, _AHEAD + size, _LINE):
-        address = b.gep(weights, [I64(offset)])
-        b.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(3), I32(1))
+def _ask_ahead(b: Builder, weights: Value, first: int, last: int) -> None:
+    """Have the memory fetch the lines that begin in these bytes, so far ahead."""
+    for offset in range((first + _LINE - 1) // _LINE * _LINE, last, _LINE):
+        address = b.gep(weights, [I64(_AHEAD + offset)])
+        b.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(_INTO), I32(1))
 
 
 def _add_unit(
@@ -193,7 +198,7 @@ def _float_group(
 
     def two(index: Value, sums: list[Value]) -> list[Value]:
         size = 2 * isa.rows * format.block
-        _ask_ahead(b, b.gep(start, [b.mul(index, I64(size // 2))]), size)
+        _ask_ahead(b, b.gep(start, [b.mul(index, I64(size // 2))]), 0, size)
         half = len(sums) // 2
         return [*add(index, sums[:half]), *add(b.add(index, I64(1)), sums[half:])]
 
