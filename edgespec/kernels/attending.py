@@ -17,6 +17,9 @@ __all__ = ["attend", "attend_units", "merge_units", "supports_attention"]
 BLOCK = 128
 """Keys of one record."""
 
+_AHEAD = 256
+"""Keys: how far ahead of a shared block the memory is asked for others."""
+
 _PAIRS = 32
 """Of queries and heads in a unit, where one head of keys has so few heads: what was unpacked for
 one is used for all."""
@@ -262,8 +265,16 @@ def _attend_block(
 ) -> None:
     node = load64(work + 8 * tables.NODE)
     k, v = load64(node + ggml.SOURCES + 8), load64(node + ggml.SOURCES + 16)
-    first = BLOCK * block
+    first, stride = BLOCK * block, load64(k + ggml.STRIDES + 8)
     keys = min(BLOCK, load64(k + ggml.SIZES + 8) - first)
+    ask_k, ask_v = _rows(k, work, unit, first + BLOCK), _rows(v, work, unit, first + BLOCK)
+    size = load64(k + ggml.STRIDES + 16)
+    if load64(work + 8 * tables.SPLIT):  # what all units will read, in one piece
+        units = _units(work)
+        ask_k = _block_share(k, work, unit, first + _AHEAD)
+        ask_v = _block_share(v, work, unit, first + _AHEAD)
+        size = stride // units
+        stride = size
     call(
         load64(work + 8 * tables.KERNEL),
         _rows(k, work, unit, first),
@@ -275,6 +286,10 @@ def _attend_block(
         keys,
         load32(node + ggml.PARAMETERS),
         pairs,
+        ask_k,
+        ask_v,
+        stride,
+        size,
         addresses,
         addresses + 8 * pairs,
         records,
@@ -288,6 +303,14 @@ def _rows(cache: int, work: int, unit: int, first: int) -> int:
     address = load64(cache + ggml.DATA) + first * load64(cache + ggml.STRIDES + 8)
     address += _shared_head(work, unit) * load64(cache + ggml.STRIDES + 16)
     return address + _batch(work, unit) * load64(cache + ggml.STRIDES + 24)
+
+
+@native
+def _block_share(cache: int, work: int, unit: int, first: int) -> int:
+    """Where the unit's share of a block's rows begins, if units share whole rows."""
+    stride = load64(cache + ggml.STRIDES + 8)
+    share = unit * (BLOCK * stride // _units(work))
+    return load64(cache + ggml.DATA) + first * stride + share
 
 
 @native

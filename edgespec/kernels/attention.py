@@ -12,6 +12,7 @@ All vectors have 8 lanes on every processor, so that sums have one order everywh
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import llvmlite.ir as ir
 
@@ -61,6 +62,7 @@ CHUNK = 64
 RECORD_HEAD = 64
 """Bytes of a record before its values: float largest, sum, and the factor of the last change."""
 
+_LINE = 64
 _LARGEST, _SUM, _FACTOR = 0, 4, 8
 _LOWEST = -3e38
 _MASKED = 0xFC00  # float16 of -inf
@@ -78,54 +80,116 @@ def emit_attention(module: ir.Module, isa: InstructionSet) -> None:
 
 def _emit_attend(module: ir.Module, isa: InstructionSet, kind: str) -> None:
     """Define ``void attend(k, k_stride, k_width, v, v_stride, v_width, keys, scale, count,
-    queries, masks, records, scratch)``: one record for each pair of a query and a head.
+    ask_k, ask_v, ask_stride, ask_size, queries, masks, records, scratch)``: one record for each
+    pair of a query and a head.
 
     k, v: rows of the cache, so many bytes apart; widths are numbers in a row. keys: a multiple of
-    `KEYS`. scale: the bits of a float. count: of pairs. queries: their addresses, float rows.
+    `KEYS`. scale: the bits of a float. count: of pairs. ask_k, ask_v: what the memory is asked for
+    meanwhile: for each key so many bytes, so far apart. queries: their addresses, float rows.
     masks: addresses of a float16 for each key, or 0. scratch: `KEYS` rows of floats, then `KEYS`
     floats for each pair.
+
+    A few pairs read the cache itself. For more, rows are unpacked first, which gives the same
+    floats.
     """
-    kinds = [POINTER, I64, I64, POINTER, I64, I64, I64, I64, I64, *[POINTER] * 4]
+    kinds = [*[POINTER, I64, I64] * 2, *[I64] * 3, *[POINTER] * 2, *[I64] * 2, *[POINTER] * 4]
     b = function(module, f"attend_{kind}", VOID, kinds)
-    k, k_stride, k_width, v, v_stride, v_width, keys, scale, count, *pointers = b.function.args
-    queries, masks, records, rows = pointers
+    k, k_stride, k_width, v, v_stride, v_width, keys, scale, count, *more = b.function.args
+    ask_k, ask_v, ask_stride, ask_size, queries, masks, records, rows = more
     padded, size = _padded(b, v_width), _record_size(b, v_width)
     widest = b.select(b.icmp_signed(">", k_width, padded), k_width, padded)
     weights = b.gep(rows, [b.mul(widest, I64(4 * KEYS))])
     factor = b.splat(b.bitcast(b.trunc(scale, I32), F32), LANES)
+    few = b.icmp_signed("<=", count, I64(2 * isa.pairs))
+    few = b.and_(few, b.icmp_signed("==", v_width, padded))
 
-    def each(body: Callable[[Value, Value, Value, Value], None]) -> None:
-        def pair(index: Value, _: list[Value]) -> list[Value]:
-            query = b.inttoptr(b.load_at(queries, b.mul(index, I64(8)), I64), POINTER)
-            mask = b.load_at(masks, b.mul(index, I64(8)), I64)
-            record = b.gep(records, [b.mul(index, size)])
-            body(query, mask, record, b.gep(weights, [b.mul(index, I64(4 * KEYS))]))
+    def pair(index: Value) -> _Pair:
+        query = b.inttoptr(b.load_at(queries, b.mul(index, I64(8)), I64), POINTER)
+        mask = b.load_at(masks, b.mul(index, I64(8)), I64)
+        record = b.gep(records, [b.mul(index, size)])
+        return _Pair(query, mask, record, b.gep(weights, [b.mul(index, I64(4 * KEYS))]))
+
+    def each(body: Callable[[list[_Pair]], None]) -> None:
+        def some(index: Value, number: int) -> list[Value]:
+            body([pair(b.add(index, I64(at))) for at in range(number)])
             return []
 
-        b.loop(I64(0), count, 1, [], pair)
+        whole = b.sub(count, b.srem(count, I64(isa.pairs)))
+        if isa.pairs > 1:
+            b.loop(I64(0), whole, isa.pairs, [], lambda index, _: some(index, isa.pairs))
+        b.loop(whole if isa.pairs > 1 else I64(0), count, 1, [], lambda index, _: some(index, 1))
+
+    def score(first: Value, rows: _Rows) -> None:
+        def eight_keys(part: Value, _: list[Value]) -> list[Value]:
+            for wanted in (ask_k, ask_v):
+                start = b.gep(wanted, [b.mul(b.add(first, part), ask_stride)])
+                _ask(b, start, ask_stride, ask_size)
+            each(lambda pairs: _scores(b, isa, pairs, rows, part, k_width, factor))
+            return []
+
+        def some(pairs: list[_Pair]) -> None:
+            for one in pairs:
+                with b.if_then(b.icmp_unsigned("!=", one.mask, I64(0))):
+                    mask = b.inttoptr(b.add(one.mask, b.mul(first, I64(2))), POINTER)
+                    _add_mask(b, mask, one.weights)
+            for one in pairs:
+                _exponentiate(b, isa, one.record, one.weights)
+
+        b.loop(I64(0), I64(KEYS), LANES, [], eight_keys)
+        each(some)
+
+    def gather(rows: _Rows) -> None:
+        each(lambda pairs: _gather(b, isa, rows, padded, pairs))
 
     def block(first: Value, _: list[Value]) -> list[Value]:
-        def score(query: Value, mask: Value, record: Value, p: Value) -> None:
-            _scores(b, isa, query, rows, k_width, factor, p)
-            with b.if_then(b.icmp_unsigned("!=", mask, I64(0))):
-                _add_mask(b, b.inttoptr(b.add(mask, b.mul(first, I64(2))), POINTER), p)
-            _exponentiate(b, isa, record, p)
-
         with b.if_then(_any_live(b, masks, count, first)):
             these_k, these_v = (
                 b.gep(k, [b.mul(first, k_stride)]),
                 b.gep(v, [b.mul(first, v_stride)]),
             )
-            next_k = b.gep(these_k, [b.mul(k_stride, I64(KEYS))])
-            _unpack(b, kind, these_k, these_v, k_stride, k_width, k_width, rows)
-            each(score)
-            _unpack(b, kind, these_v, next_k, v_stride, v_width, padded, rows)
-            each(lambda query, mask, record, p: _gather(b, isa, rows, padded, record, p))
+            with b.if_else(few) as (near, many):
+                with near:
+                    score(first, _Rows(kind, these_k, k_stride))
+                    gather(_Rows(kind, these_v, v_stride))
+                with many:
+                    _unpack(b, kind, these_k, k_stride, k_width, k_width, rows)
+                    score(first, _Rows("F32", rows, b.mul(k_width, I64(4))))
+                    _unpack(b, kind, these_v, v_stride, v_width, padded, rows)
+                    gather(_Rows("F32", rows, b.mul(padded, I64(4))))
         return []
 
-    each(lambda query, mask, record, p: _clear(b, record, padded))
+    def clear(pairs: list[_Pair]) -> None:
+        for one in pairs:
+            _clear(b, one.record, padded)
+
+    each(clear)
     b.loop(I64(0), keys, KEYS, [], block)
     b.ret_void()
+
+
+class _Pair(NamedTuple):
+    """A query and a head: addresses of the query, its record and its weights; its mask as I64."""
+
+    query: Value
+    mask: Value
+    record: Value
+    weights: Value
+
+
+class _Rows(NamedTuple):
+    """Rows of a cache, or unpacked ones: their type, the first, and the bytes from one to the next."""
+
+    kind: str
+    first: Value
+    stride: Value
+
+    def row(self, b: Builder, index: Value) -> Value:
+        """The address of a row."""
+        return b.gep(self.first, [b.mul(index, self.stride)])
+
+    def eight(self, b: Builder, row: Value, column: Value) -> Value:
+        """Eight of its numbers: <8 x float>."""
+        return _eight(b, self.kind, row, column)
 
 
 def _padded(b: Builder, width: Value) -> Value:
@@ -167,37 +231,45 @@ def _any_live(b: Builder, masks: Value, count: Value, first: Value) -> Value:
     return b.icmp_unsigned("!=", live, I64(0))
 
 
-def _unpack(
-    b: Builder,
-    kind: str,
-    source: Value,
-    behind: Value,
-    stride: Value,
-    width: Value,
-    padded: Value,
-    rows: Value,
-) -> None:
-    """Write the next rows of a cache as floats, filled with zeros up to `padded`.
+def _ask(b: Builder, rows: Value, stride: Value, size: Value) -> None:
+    """Have the memory fetch so many bytes of each of eight rows into the second-level cache."""
 
-    Meanwhile the memory is asked for `behind`, the rows that are wanted after these.
-    """
+    def row(index: Value, _: list[Value]) -> list[Value]:
+        start = b.gep(rows, [b.mul(index, stride)])
+
+        def line(at: Value, _: list[Value]) -> list[Value]:
+            address = b.gep(start, [at])
+            b.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(2), I32(1))
+            return []
+
+        b.loop(I64(0), size, _LINE, [], line)
+        return []
+
+    b.loop(I64(0), I64(LANES), 1, [], row)
+
+
+def _unpack(
+    b: Builder, kind: str, source: Value, stride: Value, width: Value, padded: Value, rows: Value
+) -> None:
+    """Write the next rows of a cache as floats, filled with zeros up to `padded`."""
 
     def row(index: Value, _: list[Value]) -> list[Value]:
         start = b.gep(source, [b.mul(index, stride)])
-        wanted = b.gep(behind, [b.mul(index, stride)])
         target = b.gep(rows, [b.mul(b.mul(index, padded), I64(4))])
 
-        def copy(column: Value, _: list[Value]) -> list[Value]:
-            b.store_at(_eight(b, kind, start, column), target, b.mul(column, I64(4)))
-            address = b.gep(wanted, [b.mul(column, I64(2))])
-            b.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(3), I32(1))
+        def copy(column: Value, eights: int) -> list[Value]:
+            for eight in range(eights):
+                at = b.add(column, I64(LANES * eight))
+                b.store_at(_eight(b, kind, start, at), target, b.mul(at, I64(4)))
             return []
 
         def fill(column: Value, _: list[Value]) -> list[Value]:
             b.store_at(constant(0.0), target, b.mul(column, I64(4)))
             return []
 
-        b.loop(I64(0), width, LANES, [], copy)
+        whole = b.and_(width, I64(-CHUNK))
+        b.loop(I64(0), whole, CHUNK, [], lambda column, _: copy(column, CHUNK // LANES))
+        b.loop(whole, width, LANES, [], lambda column, _: copy(column, 1))
         b.loop(width, padded, LANES, [], fill)
         return []
 
@@ -220,32 +292,30 @@ def _eight(b: Builder, kind: str, start: Value, column: Value) -> Value:
 def _scores(
     b: Builder,
     isa: InstructionSet,
-    query: Value,
-    rows: Value,
+    pairs: list[_Pair],
+    rows: _Rows,
+    part: Value,
     width: Value,
     factor: Value,
-    p: Value,
 ) -> None:
-    """Write the products of a query and `KEYS` rows, times the factor."""
-    row_size = b.mul(width, I64(4))
+    """Write the products of queries and eight rows from `part` on, times the factor."""
+    keys = [rows.row(b, b.add(part, I64(key))) for key in range(LANES)]
 
-    def eight_keys(part: Value, _: list[Value]) -> list[Value]:
-        first = b.gep(rows, [b.mul(part, row_size)])
-        keys = [b.gep(first, [b.mul(row_size, I64(key))]) for key in range(LANES)]
+    def add(column: Value, sums: list[Value]) -> list[Value]:
+        at = b.mul(column, I64(4))
+        x = [b.load_at(pair.query, at, FLOATS) for pair in pairs]
+        products = [list[Value]() for _ in pairs]
+        for number, key in enumerate(keys):
+            row = rows.eight(b, key, column)
+            for index, found in enumerate(products):
+                total = sums[LANES * index + number]
+                found.append(isa.multiply_add(b, row, x[index], total))
+        return [total for found in products for total in found]
 
-        def add(column: Value, sums: list[Value]) -> list[Value]:
-            at = b.mul(column, I64(4))
-            x = b.load_at(query, at, FLOATS)
-            return [
-                isa.multiply_add(b, b.load_at(key, at, FLOATS), x, total)
-                for key, total in zip(keys, sums, strict=True)
-            ]
-
-        sums = b.loop(I64(0), width, LANES, [constant(0.0)] * LANES, add)
-        b.store_at(b.fmul(sums_of(b, sums), factor), p, b.mul(part, I64(4)))
-        return []
-
-    b.loop(I64(0), I64(KEYS), LANES, [], eight_keys)
+    sums = b.loop(I64(0), width, LANES, [constant(0.0)] * (LANES * len(pairs)), add)
+    for index, pair in enumerate(pairs):
+        eight = sums_of(b, sums[LANES * index : LANES * (index + 1)])
+        b.store_at(b.fmul(eight, factor), pair.weights, b.mul(part, I64(4)))
 
 
 def _parts(b: Builder, p: Value) -> list[Value]:
@@ -264,9 +334,10 @@ def _exponentiate(b: Builder, isa: InstructionSet, record: Value, p: Value) -> N
     most = scores[0]
     for score in scores[1:]:
         most = _larger(b, score, most)
-    largest = before
-    for lane in range(LANES):
-        largest = _larger(b, b.extract_element(most, I32(lane)), largest)
+    for distance in (4, 2, 1):
+        lanes = [(lane + distance) % LANES for lane in range(LANES)]
+        most = _larger(b, b.shuffle_vector(most, most, ir.Constant(INTEGERS, lanes)), most)
+    largest = _larger(b, b.extract_element(most, I32(0)), before)
     shift = b.splat(largest, LANES)
     total = constant(0.0)
     for index, score in enumerate(scores):
@@ -285,28 +356,35 @@ def _larger(b: Builder, x: Value, y: Value) -> Value:
 
 
 def _gather(
-    b: Builder, isa: InstructionSet, rows: Value, padded: Value, record: Value, p: Value
+    b: Builder, isa: InstructionSet, rows: _Rows, padded: Value, pairs: list[_Pair]
 ) -> None:
-    """Add the values of `KEYS` rows, weighted by p, to the record's."""
-    change = b.splat(b.load_at(record, _FACTOR, F32), LANES)
-    row_size = b.mul(padded, I64(4))
+    """Add the values of `KEYS` rows to the pairs' records, weighted."""
+    changes = [b.splat(b.load_at(pair.record, _FACTOR, F32), LANES) for pair in pairs]
+    offsets, many = range(0, 4 * CHUNK, 4 * LANES), CHUNK // LANES
 
     def chunk(first: Value, _: list[Value]) -> list[Value]:
-        values = b.gep(record, [_value_at(b, first)])
-        column = b.gep(rows, [b.mul(first, I64(4))])
-        offsets = range(0, 4 * CHUNK, 4 * LANES)
-        sums = [b.fmul(b.load_at(values, at, FLOATS), change) for at in offsets]
+        values = [b.gep(pair.record, [_value_at(b, first)]) for pair in pairs]
+        sums = [
+            b.fmul(b.load_at(value, at, FLOATS), change)
+            for value, change in zip(values, changes, strict=True)
+            for at in offsets
+        ]
 
         def add(key: Value, sums: list[Value]) -> list[Value]:
-            row = b.gep(column, [b.mul(key, row_size)])
-            weight = b.splat(b.load_at(p, b.mul(key, I64(4)), F32), LANES)
-            return [
-                isa.multiply_add(b, b.load_at(row, at, FLOATS), weight, total)
-                for at, total in zip(offsets, sums, strict=True)
-            ]
+            row, where = rows.row(b, key), b.mul(key, I64(4))
+            weights = [b.splat(b.load_at(pair.weights, where, F32), LANES) for pair in pairs]
+            totals = list(sums)
+            for eight in range(many):
+                found = rows.eight(b, row, b.add(first, I64(LANES * eight)))
+                for index, weight in enumerate(weights):
+                    at = many * index + eight
+                    totals[at] = isa.multiply_add(b, found, weight, sums[at])
+            return totals
 
-        for at, total in zip(offsets, b.loop(I64(0), I64(KEYS), 1, sums, add), strict=True):
-            b.store_at(total, values, at)
+        totals = b.loop(I64(0), I64(KEYS), 1, sums, add)
+        for index, value in enumerate(values):
+            for eight, at in enumerate(offsets):
+                b.store_at(totals[many * index + eight], value, at)
         return []
 
     b.loop(I64(0), padded, CHUNK, [], chunk)

@@ -57,6 +57,7 @@ class InstructionSet:
         rows: of a group: as many as a vector has 32-bit lanes.
         columns: activations that are multiplied at once; more would not fit into registers.
         tile: columns that one instruction multiplies.
+        pairs: of queries and heads whose sums fit into registers together.
         needs: the processor's features, by LLVM's names.
         triple: the target that code is made for; "" is this machine's.
         fused: whether a multiplication and an addition can be rounded once.
@@ -66,6 +67,7 @@ class InstructionSet:
     rows = 4
     columns = 4
     tile = 1
+    pairs = 1
     needs: tuple[str, ...] = ()
     triple = ""
     fused = False
@@ -180,6 +182,8 @@ class AVX512VLVNNI(AVXVNNI):
     """The same in AVX-512's encoding, with twice the registers."""
 
     name = "avx512vl-vnni"
+    columns = 8
+    pairs = 3
     needs: tuple[str, ...] = ("avx2", "avx512vl", "avx512bw", "avx512vnni", "fma", "f16c")
 
 
@@ -188,6 +192,8 @@ class AVX512VNNI(AVXVNNI):
 
     name = "avx512-vnni"
     rows = 16
+    columns = 8
+    pairs = 3
     needs: tuple[str, ...] = ("avx512f", "avx512bw", "avx512vl", "avx512vnni", "fma", "f16c")
     instruction = "llvm.x86.avx512.vpdpbusd.512"
 

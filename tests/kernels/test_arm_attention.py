@@ -67,7 +67,7 @@ def define_start(module: ir.Module, size: int, scale: int) -> None:
         made.initializer, made.linkage = ir.Constant(made.value_type, None), "internal"
         made.align = 64
         pointers[name] = made.bitcast(POINTER)
-    kinds = [POINTER, I64, I64, POINTER, *[I64] * 5, *[POINTER] * 4]
+    kinds = [*[POINTER, I64, I64] * 2, *[I64] * 3, *[POINTER] * 2, *[I64] * 2, *[POINTER] * 4]
     attend = ir.Function(module, ir.FunctionType(VOID, kinds), "attend_F16")
     finish = ir.Function(module, ir.FunctionType(VOID, [POINTER, POINTER, I64]), "finish")
     b = function(module, "_start", VOID, [])
@@ -88,7 +88,8 @@ def define_start(module: ir.Module, size: int, scale: int) -> None:
     rows = [k, I64(2 * WIDTH), I64(WIDTH), v, I64(2 * WIDTH), I64(WIDTH)]
     masks = b.gep(pointers["addresses"], [I64(8 * PAIRS)])
     memories = [pointers["addresses"], masks, pointers["records"], pointers["scratch"]]
-    b.call(attend, [*rows, I64(KEYS), I64(scale), I64(PAIRS), *memories])
+    ahead = [k, v, I64(2 * WIDTH), I64(2 * WIDTH)]
+    b.call(attend, [*rows, I64(KEYS), I64(scale), I64(PAIRS), *ahead, *memories])
     for pair in range(PAIRS):
         ours = b.gep(pointers["records"], [I64(record * pair)])
         b.call(finish, [ours, b.gep(pointers["results"], [I64(4 * WIDTH * pair)]), I64(WIDTH)])
