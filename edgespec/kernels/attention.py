@@ -177,7 +177,7 @@ class _Pair(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Rows of a cache, or unpacked ones: their type, the first, and the bytes from one to the next."""
+    """Rows of a cache, or unpacked ones: their type, the first, and how many bytes apart."""
 
     kind: str
     first: Value
