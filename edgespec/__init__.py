@@ -16,6 +16,7 @@ from edgespec import errors
 
 __version__ = "0.1.0"
 __all__ = [
+    "EarlierTexts",
     "Engine",
     "EngineOptions",
     "GenerationLimits",
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgespec.compat.llama import Llama, LlamaGrammar
+    from edgespec.drafters.earlier import EarlierTexts
     from edgespec.grammars import grammar_from_regex, grammar_from_schema
     from edgespec.registry.fetch import Progress
     from edgespec.runtime.cycle import Origin, Statistics
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from edgespec.sampling.parameters import SamplingParameters
 
 _HOMES = {
+    "EarlierTexts": "edgespec.drafters.earlier",
     "Engine": "edgespec.runtime.engine",
     "EngineOptions": "edgespec.runtime.options",
     "GenerationLimits": "edgespec.runtime.stream",

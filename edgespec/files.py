@@ -17,6 +17,7 @@ __all__ = [
     "cache_root",
     "decode_text",
     "read_at_most",
+    "read_text",
     "reason",
     "replace_file",
     "replacing",
@@ -101,6 +102,33 @@ def decode_text(data: bytes) -> str:
         wrong = f"byte 0x{data[error.start]:02x} at offset {error.start}"
         form = "UTF-16" if error.encoding.startswith("utf-16") else "UTF-8"
         raise ValueError(f"is not {form} ({wrong}): convert it first") from None
+
+
+def read_text(path: Path, most: int, over: str) -> str:
+    """Return the text of a file that the user named.
+
+    Args:
+        most: bytes that it may have.
+        over: what to say of a longer one, behind its name.
+
+    Raises:
+        UsageError: it cannot be read, is longer, or is no text.
+    """
+    try:
+        data = read_at_most(path, most)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {reason(error)}") from None
+    except ValueError as error:
+        raise UsageError(f"{path} {over}: {error}") from None
+    try:
+        text = decode_text(data)
+    except ValueError as error:
+        raise UsageError(f"{path} {error}") from None
+    if "\0" in text:
+        raise UsageError(f"{path} is not text: it has zero bytes")
+    if not text.strip():
+        raise UsageError(f"{path} is empty")
+    return text
 
 
 def write_new_file(path: Path, data: bytes, *, force: bool, hint: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edgespec.errors import UsageError
-from edgespec.files import decode_text, read_at_most, reason
+from edgespec.files import read_text
 from edgespec.runtime.engine import Engine
 
 __all__ = ["Attachment", "Attachments"]
@@ -49,7 +49,8 @@ class Attachments:
             UsageError: it cannot be read, is no text, or does not fit beside the others.
         """
         room = int(engine.context_length * _SHARE) - sum(file.tokens for file in self._files)
-        text = _read(path, engine.context_length)
+        most = engine.context_length * _MOST_BYTES_PER_TOKEN
+        text = read_text(path, most, "does not fit into the context")
         file = Attachment(path.name, text, len(engine.tokenize(_fenced(path.name, text))))
         if file.tokens > room:
             beside = " beside the other files" if self._files else ""
@@ -67,24 +68,6 @@ class Attachments:
     def before(self, text: str) -> str:
         """Return the message with the files before it."""
         return "".join(_fenced(file.name, file.text) for file in self._files) + text
-
-
-def _read(path: Path, capacity: int) -> str:
-    try:
-        data = read_at_most(path, capacity * _MOST_BYTES_PER_TOKEN)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {reason(error)}") from None
-    except ValueError as error:
-        raise UsageError(f"{path} does not fit into the context: {error}") from None
-    try:
-        text = decode_text(data)
-    except ValueError as error:
-        raise UsageError(f"{path} {error}") from None
-    if "\0" in text:
-        raise UsageError(f"{path} is not text: it has zero bytes")
-    if not text.strip():
-        raise UsageError(f"{path} is empty")
-    return text
 
 
 def _fenced(name: str, text: str) -> str:

@@ -114,6 +114,12 @@ def engine_options(function: Function) -> Function:
             metavar="auto|bitwise|distribution",
             help="bitwise: only settings measured to give plain decoding's logits bit for bit.",
         ),
+        click.option(
+            "--lookup",
+            multiple=True,
+            metavar="FILE",
+            help="A text that prompt lookup may copy from too. May be repeated.",
+        ),
         click.option("--offline", is_flag=True, help="Never download anything."),
         click.option(
             "--no-probe",
@@ -224,6 +230,7 @@ def make_engine_options(values: dict[str, Any]) -> EngineOptions:
         repack=False if values.pop("no_repack") else None,
         flash_attention=_switch(values.pop("flash_attention")),
         kv_type=values.pop("kv_type"),
+        lookup=tuple(map(Path, values.pop("lookup"))),
         offline=values.pop("offline"),
         probe=not values.pop("no_probe"),
         exact=values.pop("exact"),

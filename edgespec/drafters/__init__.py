@@ -1,10 +1,10 @@
 """Drafters: whatever proposes tokens cheaply, behind one small protocol.
 
-Read `protocol` first. `prompt_lookup` copies (its index is `automaton`); `recycle`
-follows what the target found likely before; `model` (EAGLE-3 heads
-too) and `cross_vocabulary` draft with a model, `stepping` being what they share and
-`vocabulary_bridge` what lies between two tokenizers; `composed` joins prompt lookup with one of
-them; `forced` adds what a grammar makes likely.
+Read `protocol` first. `prompt_lookup` copies from the text (its index is `automaton`, its
+`experience` tells how far) and from `earlier` ones; `recycle` follows what the target found likely
+before; `model` (EAGLE-3 heads too) and `cross_vocabulary` draft with a model, `stepping` being what
+they share and `vocabulary_bridge` what lies between two tokenizers; `composed` joins prompt lookup
+with one of them; `forced` adds what a grammar makes likely.
 """
 
 import importlib
@@ -13,6 +13,7 @@ from typing import Any
 
 from edgespec.drafters.composed import ComposedDrafter
 from edgespec.drafters.cross_vocabulary import CrossVocabularyDrafter
+from edgespec.drafters.earlier import EarlierTexts
 from edgespec.drafters.forced import ForcedTokens
 from edgespec.drafters.model import EagleDrafter, ModelDrafter, ReducedDrafter
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
@@ -28,6 +29,7 @@ __all__ = [
     "CrossVocabularyDrafter",
     "Drafter",
     "EagleDrafter",
+    "EarlierTexts",
     "ForcedTokens",
     "Learned",
     "ModelDrafter",

@@ -1,18 +1,17 @@
 """Prompt lookup: propose what followed the last time the text looked like this.
 
-The longest suffix of the text that occurred before is found in a suffix automaton; the tokens
-that followed it are proposed, as far as matches of that length have lately been right. Every
-committed token scores the prediction that was made for it, so the credibility of a match length
-is known whether or not anything was proposed.
+The longest suffix of the text that occurred before, in the text itself or in earlier ones, is
+found in a suffix automaton; the tokens that followed it are proposed, as far as matches of that
+length have lately been right. Every committed token scores the prediction that was made for it, so
+the credibility of a match length is known whether or not anything was proposed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from edgespec._types import Float32Array, Float64Array, Int32Array
+from edgespec._types import Float32Array, Int32Array
 from edgespec.control.budget import DraftBudget, best_length
 from edgespec.drafters.automaton import (
     SuffixAutomaton,
@@ -23,6 +22,15 @@ from edgespec.drafters.automaton import (
     match,
     reset,
 )
+from edgespec.drafters.earlier import EarlierTexts
+from edgespec.drafters.experience import (
+    Experience,
+    believe,
+    credibility,
+    forget,
+    make_experience,
+    note,
+)
 from edgespec.drafters.protocol import Learned, Proposal
 from edgespec.sampling.kernel import kernel
 from edgespec.speculation.settings import DrawSettings
@@ -30,100 +38,158 @@ from edgespec.speculation.settings import DrawSettings
 __all__ = ["PromptLookupDrafter"]
 
 _LEVELS = 3  # match lengths considered: the longest suffix and two suffix links below it
-_LENGTHS = 17  # match lengths told apart; longer ones count as the last
-_PRIOR = 4.0  # weight of the prior, in observations
 _LEAST = 0.02  # credibility of a whole block below which no longer one is looked at
-_DECAY = 0.98  # of past observations, at each new one of the same length
 
 
 @kernel
 def _score(
     automaton: SuffixAutomaton,
-    history: Int32Array,
+    tokens: Int32Array,
+    state: int,
+    matched: int,
     token: int,
-    hits: Float64Array,
-    trials: Float64Array,
+    experience: Experience,
 ) -> None:
     """Compare the predictions for this token with it."""
-    state, matched = ending(automaton)
     for level in range(_LEVELS):
         length, end = match(automaton, state, matched, level)
         if length == 0:
             break
-        index = min(length, _LENGTHS - 1)
-        trials[index] = trials[index] * _DECAY + 1.0
-        hits[index] = hits[index] * _DECAY + (history[end + 1] == token)
+        note(experience, length, tokens[end + 1] == token)
 
 
 @kernel
 def _index(
-    automaton: SuffixAutomaton,
-    history: Int32Array,
-    start: int,
-    stop: int,
-    hits: Float64Array,
-    trials: Float64Array,
+    automaton: SuffixAutomaton, history: Int32Array, start: int, stop: int, experience: Experience
 ) -> None:
     """Append ``history[start:stop]``, learning from each token how credible its match was."""
     for position in range(start, stop):
-        _score(automaton, history, history[position], hits, trials)
+        state, matched = ending(automaton)
+        _score(automaton, history, state, matched, history[position], experience)
         extend(automaton, history[position], position)
 
 
 @kernel
-def _credibility(
-    length: int, prior: Float64Array, hits: Float64Array, trials: Float64Array
-) -> float:
-    """Posterior mean that a match of this length predicts the next token."""
-    index = min(length, _LENGTHS - 1)
-    return float((hits[index] + _PRIOR * prior[index]) / (trials[index] + _PRIOR))
+def _read(
+    automaton: SuffixAutomaton,
+    tokens: Int32Array,
+    state: int,
+    matched: int,
+    history: Int32Array,
+    start: int,
+    stop: int,
+    experience: Experience,
+) -> tuple[int, int]:
+    """Follow ``history[start:stop]`` through the automaton of other tokens, learning the same."""
+    for position in range(start, stop):
+        _score(automaton, tokens, state, matched, history[position], experience)
+        state, matched = follow(automaton, state, matched, history[position])
+    return state, matched
 
 
 @kernel
-def _propose(
+def _find(
     automaton: SuffixAutomaton,
+    state: int,
+    matched: int,
     history: Int32Array,
-    length: int,
-    budget: DraftBudget,
-    given: int,
-    least: float,
-    prior: Float64Array,
-    hits: Float64Array,
-    trials: Float64Array,
-) -> int:
-    """Copy the continuation of the most credible match behind the text and `given` proposals.
+    start: int,
+    stop: int,
+    experience: Experience,
+) -> tuple[float, int, int]:
+    """Return the most credible match behind the proposals ``history[start:stop]``.
 
-    Ends where it is less credible than `least`; the rest is cut off that does not pay. Returns
-    the number of proposals, the given ones among them.
+    Returns:
+        Its credibility, its length, and where it ended before; -1 if there is none.
     """
-    state, matched = ending(automaton)
-    credible = 1.0
-    for place in range(given):
-        state, matched = follow(automaton, state, matched, history[length + place])
-        credible *= budget.acceptance[place]
+    for position in range(start, stop):
+        state, matched = follow(automaton, state, matched, history[position])
     best, longest, source = 0.0, 0, -1
     for level in range(_LEVELS):
         candidate, end = match(automaton, state, matched, level)
         if candidate == 0:
             break
-        credibility = _credibility(candidate, prior, hits, trials)
-        if credibility > best:
-            best, longest, source = credibility, candidate, end
+        credible = credibility(experience, candidate)
+        if credible > best:
+            best, longest, source = credible, candidate, end
+    return best, longest, source
+
+
+@kernel
+def _copy(
+    tokens: Int32Array,
+    source: int,
+    longest: int,
+    history: Int32Array,
+    length: int,
+    budget: DraftBudget,
+    given: int,
+    least: float,
+    experience: Experience,
+) -> int:
+    """Copy what stands behind `source` in the tokens, which may be the history itself.
+
+    Ends where it is less credible than `least`; the rest is cut off that does not pay. Returns
+    the number of proposals, the given ones among them.
+    """
+    credible = 1.0
+    for place in range(given):
+        credible *= budget.acceptance[place]
     count = given
     while count < budget.limit and source >= 0:
+        # Behind the end of the text stand the proposals themselves: repetition goes on.
+        token = tokens[source + 1 + count - given]
         # A match that was right once more is one token longer.
-        probability = _credibility(longest + count - given, prior, hits, trials)
+        probability = credibility(experience, longest + count - given)
         credible *= probability
-        if credible < least:
+        if credible < least or token < 0:
             break
         budget.acceptance[count] = probability
-        # Behind the end of the text stand the proposals themselves: repetition goes on.
-        history[length + count] = history[source + 1 + count - given]
+        history[length + count] = token
         count += 1
     if budget.fixed:
         return count
     reached = DraftBudget(count, budget.cycle_s, budget.acceptance, False, budget.spare_s)
     return best_length(reached, given, count, count, 0.0, 0.0)[0]
+
+
+class _Reader:
+    """Where a text stands in earlier ones."""
+
+    def __init__(self, texts: EarlierTexts) -> None:
+        self.texts = texts
+        self.back()
+
+    def back(self) -> None:
+        """Stand before the text."""
+        self._state = self._matched = self._length = 0
+
+    def read(self, history: Int32Array, length: int) -> None:
+        """Stand behind ``history[:length]``."""
+        texts = self.texts
+        self._state, self._matched = _read(
+            texts.automaton,
+            texts.tokens,
+            self._state,
+            self._matched,
+            history,
+            self._length,
+            length,
+            texts.experience,
+        )
+        self._length = length
+
+    def find(self, history: Int32Array, stop: int) -> tuple[float, int, int]:
+        """Return the most credible match behind ``history[:stop]``, as `_find` does."""
+        return _find(
+            self.texts.automaton,
+            self._state,
+            self._matched,
+            history,
+            self._length,
+            stop,
+            self.texts.experience,
+        )
 
 
 class PromptLookupDrafter:
@@ -143,11 +209,15 @@ class PromptLookupDrafter:
         self._automaton: SuffixAutomaton = make_automaton(capacity)
         self._threshold = threshold
         self._indexed = 0
-        self._hits: Float64Array = np.zeros(_LENGTHS, np.float64)
-        self._trials: Float64Array = np.zeros(_LENGTHS, np.float64)
-        # A match of two tokens is right half the time, until experience says otherwise.
-        length = np.arange(_LENGTHS, dtype=np.float64)
-        self._prior: Float64Array = length / (length + 2.0)
+        self._experience = make_experience()
+        self._readers: list[_Reader] = []
+
+    def consult(self, sources: Sequence[EarlierTexts]) -> None:
+        """Copy from these from now on too, and from no others; the text's own is preferred."""
+        changed = [texts.settle() for texts in sources]
+        known = [reader.texts for reader in self._readers]
+        if any(changed) or known != list(sources):
+            self._readers = [_Reader(texts) for texts in sources]
 
     def begin(self, settings: DrawSettings) -> None:
         """Do nothing: proposals do not depend on the filters."""
@@ -160,19 +230,19 @@ class PromptLookupDrafter:
         """Propose behind `given` proposals what followed an earlier occurrence of their end."""
         if self._indexed < length:
             self.commit(history, length)
+        stop = length + given
+        state, matched = ending(self._automaton)
+        best = _find(self._automaton, state, matched, history, length, stop, self._experience)
+        tokens, experience = history, self._experience
+        for reader in self._readers:
+            found = reader.find(history, stop)
+            if found[0] > best[0]:
+                best, tokens, experience = found, reader.texts.tokens, reader.texts.experience
+        _, longest, source = best
         least = self._threshold if budget.fixed else _LEAST
-        count = _propose(
-            self._automaton,
-            history,
-            length,
-            budget,
-            given,
-            least,
-            self._prior,
-            self._hits,
-            self._trials,
+        return Proposal(
+            _copy(tokens, source, longest, history, length, budget, given, least, experience)
         )
-        return Proposal(count)
 
     def observe(self, history: Int32Array, length: int, logits: Float32Array) -> None:
         """Do nothing: it copies."""
@@ -182,37 +252,33 @@ class PromptLookupDrafter:
 
     def commit(self, history: Int32Array, length: int) -> None:
         """Index the new tokens."""
-        _index(self._automaton, history, self._indexed, length, self._hits, self._trials)
+        _index(self._automaton, history, self._indexed, length, self._experience)
         self._indexed = length
+        for reader in self._readers:
+            reader.read(history, length)
 
     def credibility(self, length: int) -> float:
         """Return the probability that a match of this length predicts the next token."""
-        return float(_credibility(length, self._prior, self._hits, self._trials))
+        return float(credibility(self._experience, length))
 
     def learned(self) -> Learned:
-        """Return recent hits and trials by match length."""
-        hits, trials = self._hits.round(3).tolist(), self._trials.round(3).tolist()
-        return Learned(lookup={"hits": hits, "trials": trials})
+        """Return recent hits and trials by match length, in the text itself."""
+        hits, trials = self._experience.hits.round(3), self._experience.trials.round(3)
+        return Learned(lookup={"hits": hits.tolist(), "trials": trials.tolist()})
 
     def trust(self, experience: Any) -> None:
         """Start new texts from what `learned` returned for earlier ones."""
-        try:
-            hits = np.array(experience["hits"], np.float64)
-            trials = np.array(experience["trials"], np.float64)
-        except (KeyError, TypeError, ValueError):
-            return
-        sane = hits.shape == trials.shape == self._prior.shape
-        if sane and bool((hits >= 0).all() and (hits <= trials).all() and trials.max() < 1e9):
-            self._prior = (hits + _PRIOR * self._prior) / (trials + _PRIOR)
+        believe(self._experience, experience)
 
     def rewind(self, length: int) -> None:
         """Start again from nothing: an automaton cannot be cut back, and indexing is fast."""
         if length < self._indexed:
             reset(self._automaton)
             self._indexed = 0
-            # They are learned again from the same text; kept, it would count twice.
-            self._hits[:] = 0
-            self._trials[:] = 0
+            # It is learned again from the same text; kept, it would count twice.
+            forget(self._experience)
+            for reader in self._readers:
+                reader.back()
 
     def cancel(self) -> None:
         """Do nothing: proposals take microseconds."""

@@ -20,7 +20,7 @@ from edgespec._types import Float32Array, Int32Array
 from edgespec.control.controller import AdaptivePolicy, CycleTiming
 from edgespec.control.costs import make_cost_table
 from edgespec.control.stopping import DraftStopping
-from edgespec.drafters import PromptLookupDrafter
+from edgespec.drafters import EarlierTexts, PromptLookupDrafter
 from edgespec.drafters.stepping import draft_token
 from edgespec.sampling.filters import filtered, make_workspace
 from edgespec.sampling.kernel import cache_folder
@@ -166,7 +166,9 @@ def _verify(arrays: _Arrays) -> None:
 def _decide() -> None:
     """Prompt lookup, and what a cycle may spend."""
     history = np.zeros(8, np.int32)
-    drafter = PromptLookupDrafter(8)
+    drafter, earlier = PromptLookupDrafter(8), EarlierTexts(8)
+    earlier.add(history[:2])
+    drafter.consult([earlier])
     drafter.commit(history, 4)
     allowed_set(history, 1)
     policy = AdaptivePolicy(make_cost_table([1.0], [1], [[1.0]], [0.0], 2), 1)

@@ -16,6 +16,7 @@ from edgespec._types import Int32Array
 from edgespec.backend import Grammar
 from edgespec.backend.lifetime import Closing, Lifetime
 from edgespec.backend.native import claim_process
+from edgespec.drafters import EarlierTexts
 from edgespec.errors import UsageError
 from edgespec.grammars import Foresight, Guide, PartGrammars, is_lark
 from edgespec.registry.fetch import Progress, silent
@@ -38,6 +39,7 @@ from edgespec.runtime.prefix_cache import (
     write_cache,
 )
 from edgespec.runtime.scheduler import Scheduler
+from edgespec.runtime.sources import index_texts, prompt_lookup_of, read_texts
 from edgespec.runtime.stream import GenerationLimits, Stream
 from edgespec.runtime.trace import Trace, costs_and_learning, request_facts
 from edgespec.sampling.parameters import SamplingParameters
@@ -49,6 +51,9 @@ from edgespec.tuning.profile import load_profile
 from edgespec.tuning.setting import measurement_key, setting_of
 
 __all__ = ["Engine"]
+
+_ASKED = 32
+"""Tokens before an answer that are kept with it, so that the same question finds it."""
 
 
 class Engine(Closing):
@@ -68,14 +73,16 @@ class Engine(Closing):
 
     Attributes:
         options, header, vocabulary: how it was opened, and what the model is.
+        lookup: what prompt lookup copies from beside the text itself, if anything.
         model_name, drafter_name, notice: to show.
 
     Raises:
         UnknownModelError, DownloadError, ModelFileError, ModelLoadError, InsufficientMemoryError:
             the target or the draft cannot be had.
         PairingError: the draft does not fit the target.
-        UsageError: a context longer than the model can use, or a trace that cannot be written;
-            or this process was forked from one that had used a model.
+        UsageError: a context longer than the model can use, a trace that cannot be written, a
+            text to look up that cannot be used; or this process was forked from one that had
+            used a model.
     """
 
     def __init__(
@@ -92,6 +99,7 @@ class Engine(Closing):
             self._trace: Trace | None = None
             if self.options.trace is not None:
                 self._trace = stack.enter_context(closing(Trace(self.options.trace)))
+            texts = read_texts(self.options.lookup)
             plan = make_plan(model, self.options, download or silent)
             # The kernels are needed at the end of a load: they are compiled meanwhile.
             compiler = Thread(
@@ -117,7 +125,12 @@ class Engine(Closing):
                 plan, self.target, self.options, self.profile, self.exactness, progress, stack
             )
             self.drafter_name = plan.drafter_name
-            told = (self.notice, plan.beyond(self.target.capacity), plan.unsaid())
+            self._lookup = prompt_lookup_of(self.drafter)
+            self.lookup = index_texts(texts, self.vocabulary) if texts else None
+            unread = None
+            if texts and self._lookup is None:
+                unread = "files are looked up only where ngram drafts: --lookup has no effect"
+            told = (self.notice, plan.beyond(self.target.capacity), plan.unsaid(), unread)
             self.notice = "; ".join(filter(None, told)) or None
             speculative = self.drafter.speculates
             k = self.exactness.largest_k if speculative else 0
@@ -144,6 +157,7 @@ class Engine(Closing):
         logprobs: int | None = None,
         k: int | None = None,
         edit: Edit | None = None,
+        recent: EarlierTexts | None = None,
         progress: PrefillProgress | None = None,
     ) -> Stream:
         """Continue a raw prompt: no chat template is applied to it.
@@ -160,6 +174,8 @@ class Engine(Closing):
             k: the most proposals of a cycle, up to `largest_k`; 0 for plain decoding.
             edit: changes logits in place, given the tokens before; EndedError ends the generation.
                 It has to depend on nothing else, unless k is 0. No other use of the engine in it.
+            recent: earlier answers of the same user, which prompt lookup may copy from; this one
+                is added when it ends.
             progress: called while the prompt is read, in the thread that reads the stream.
 
         Raises:
@@ -179,7 +195,9 @@ class Engine(Closing):
         if k is not None and not 0 <= k <= self.largest_k:
             raise UsageError(f"k is {k}: it has to be between 0 and {self.largest_k} here")
         limits = limits or GenerationLimits()
-        return Stream(self, tokens, settings, limits, constraint, reader, progress, k, edit)
+        stream = Stream(self, tokens, settings, limits, constraint, reader, progress, k, edit)
+        stream.recent = recent
+        return stream
 
     def score(self, tokens: Sequence[int] | Int32Array, logprobs: int = 0) -> list[TokenLogprobs]:
         """Return how likely each token of a text but the first is after those before it.
@@ -306,7 +324,7 @@ class Engine(Closing):
     def advance(self, stream: Stream, limit: int) -> Cycle | None:
         """Run one cycle for this stream; None when its context is full and may not shift."""
         self._lifetime.check()
-        return self._scheduler.advance(stream, limit, self._begin_trace)
+        return self._scheduler.advance(stream, limit, self._begin_turn)
 
     def retract(self, stream: Stream) -> None:
         """Note that the stream has ended; tokens of its last cycle may have been dropped."""
@@ -314,6 +332,8 @@ class Engine(Closing):
             return
         self._scheduler.retract(stream)
         if stream.emitted:
+            if stream.recent is not None:
+                stream.recent.add(stream.sequence[-len(stream.emitted) - _ASKED :])
             self._used = True
             unread = stream.prompt_tokens - stream.statistics.reused_tokens
             self.profile.usage.add(max(0, unread), len(stream.emitted))
@@ -363,6 +383,13 @@ class Engine(Closing):
     def _bits(self) -> Int32Array:
         """Scratch space of the one cycle that runs at a time."""
         return np.zeros((self.exactness.largest_k + 1, self._guide.words), np.int32)
+
+    def _begin_turn(self, stream: Stream) -> None:
+        """Before the decoder stands where this stream stands: look up what is this one's only."""
+        if self._lookup is not None:
+            sources = (self.lookup, stream.recent)
+            self._lookup.consult([each for each in sources if each is not None])
+        self._begin_trace(stream)
 
     def _begin_trace(self, stream: Stream) -> None:
         if self._trace is None or stream.trace is not None:

@@ -58,6 +58,7 @@ class EngineOptions:
             allows it and `edgespec tune` found it faster.
         kv_type: of the keys and values in the target's cache: "f16", "f32", or "q8_0", which
             needs flash attention and changes what the model says a little.
+        lookup: text files that prompt lookup may copy from too, whatever is asked.
         offline: never download anything.
         exact: "bitwise" uses only settings and block lengths that are proved to give the
             logits of plain decoding bit for bit; "distribution" may use faster ones; "auto" is
@@ -81,6 +82,7 @@ class EngineOptions:
     repack: bool | None = None
     flash_attention: bool | None = None
     kv_type: str = "f16"
+    lookup: tuple[Path, ...] = ()
     offline: bool = False
     exact: str = "auto"
     trace: Path | None = None

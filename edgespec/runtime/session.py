@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgespec._types import Int32Array
+from edgespec.drafters import EarlierTexts
 from edgespec.errors import ContextFullError, UsageError
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.reading import chunks_of
@@ -41,6 +42,8 @@ class Session:
             longer than the context loses its oldest turns ("shift") or raises ("stop").
         accept: acceptance rule.
         grammar: rules in GBNF that every answer obeys.
+        recent: earlier answers that prompt lookup may copy from; every answer is added. Of this
+            engine: `moved_to` another, a conversation has none.
 
     Raises:
         TemplateError: the model has no usable chat template.
@@ -55,12 +58,14 @@ class Session:
         *,
         accept: str = "auto",
         grammar: str | None = None,
+        recent: EarlierTexts | None = None,
     ) -> None:
         self.engine = engine
         self.sampling = sampling or SamplingParameters()
         self.limits = limits or GenerationLimits(overflow="shift")
         self.accept = accept
         self.grammar = grammar
+        self.recent = recent
         self.messages: list[Message] = []
         self.dropped = 0
         self.unanswered: str | None = None
@@ -176,7 +181,12 @@ class Session:
         system = [m for m in messages[:1] if m.role == "system"]
         limits = replace(self.limits, keep=self._front(system, tokens))
         stream = self.engine.generate(
-            tokens, sampling, limits, accept=self.accept, grammar=self.grammar
+            tokens,
+            sampling,
+            limits,
+            accept=self.accept,
+            grammar=self.grammar,
+            recent=self.recent,
         )
         # Only now: a message that was refused leaves the conversation as it was.
         self.messages = messages

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 from edgespec._types import Int32Array
 from edgespec.backend import Vocabulary
+from edgespec.drafters import EarlierTexts
 from edgespec.errors import CancelledError, EndedError, UsageError
 from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.cycle import Cycle, Origin, Statistics
@@ -155,6 +156,7 @@ class Stream:
         self.logprobs = logprobs
         self.progress = progress
         self.shown: Mapping[int, bytes] = {}  # control tokens that are a part of the text
+        self.recent: EarlierTexts | None = None
         self.trace: GenerationTrace | None = None
         self.settings = settings
         self.limits = limits

@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 
 from edgespec.backend import Context
+from edgespec.drafters import EarlierTexts
 from edgespec.runtime.engine import Engine
+from edgespec.runtime.sources import prompt_lookup_of
+from edgespec.runtime.stream import GenerationLimits
+from edgespec.sampling.parameters import SamplingParameters
 from edgespec.verification.cache import check_cache
 from edgespec.verification.decoding import Prompt, make_prompts
 from edgespec.verification.invariance import LARGEST_BATCH, check_invariance
@@ -21,6 +25,8 @@ from edgespec.verification.texts import check_coupled, check_greedy
 __all__ = ["CHECKS", "FULL", "QUICK", "Effort", "Timed", "run_checks"]
 
 CHECKS = ("invariance", "greedy", "coupled", "rejection", "cache")
+
+_ANSWERED, _EARLIER = 4, 24  # prompts whose answers are looked up, and tokens of such an answer
 
 _NO_ROLLBACK = "this model's cache cannot be rolled back, so nothing is speculated"
 _NO_DRAFTER = "nothing to compare: no drafter is in use"
@@ -75,6 +81,7 @@ def run_checks(
     can_roll_back = engine.target.can_truncate()
     prompts = make_prompts(engine, engine.context_length // 2)
     run = _Suite(engine, effort, prompts, can_roll_back)
+    _look_up(engine, prompts)
     try:
         for number, name in enumerate(CHECKS, 1):
             started = perf_counter()
@@ -82,6 +89,21 @@ def run_checks(
             yield Timed(result, perf_counter() - started)
     finally:
         engine.forget()
+
+
+def _look_up(engine: Engine, prompts: list[Prompt]) -> None:
+    """Let prompt lookup copy from earlier texts too: answers of the same and of other prompts."""
+    lookup = prompt_lookup_of(engine.drafter)
+    if lookup is None:
+        return
+    earlier = EarlierTexts(sum(len(prompt.tokens) + _EARLIER + 1 for prompt in prompts))
+    sampling = SamplingParameters(temperature=0.0)
+    for prompt in prompts[:_ANSWERED]:
+        stream = engine.generate(prompt.tokens, sampling, GenerationLimits(max_tokens=_EARLIER))
+        earlier.add(stream.result.tokens)
+    for prompt in prompts[_ANSWERED:]:
+        earlier.add(prompt.tokens)
+    lookup.consult([earlier] if engine.lookup is None else [engine.lookup, earlier])
 
 
 def _numbered(progress: Progress, number: int, name: str) -> Progress:

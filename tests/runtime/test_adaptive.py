@@ -137,4 +137,4 @@ def test_what_was_learned_is_there_next_time(
     assert profile.usage.answer == usage != 200.0
     with Engine(default_model, options) as engine:
         assert engine.profile.ngram["hits"] == used["hits"]
-        assert engine.drafter._prior.tolist() != PromptLookupDrafter(8)._prior.tolist()
+        assert engine.drafter.credibility(2) != PromptLookupDrafter(8).credibility(2)
