@@ -21,6 +21,7 @@ from edgespec.runtime.options import ANSWER_TOKENS, NO_LIMIT
 __all__ = ["serve"]
 
 _INTERRUPTED = 130
+_MOST_KEYS = 1 << 16  # bytes of a file with keys
 
 
 @click.command()
@@ -39,7 +40,9 @@ _INTERRUPTED = 130
     metavar="KEY",
     help="Key that clients have to send. Other users see it here: better set EDGESPEC_API_KEY.",
 )
-@click.option("--api-key-file", metavar="FILE", help="Read the key from a file.")
+@click.option(
+    "--api-key-file", metavar="FILE", help="Read the key from a file, or one of each user a line."
+)
 @click.option(
     "--allow-origin",
     multiple=True,
@@ -62,6 +65,14 @@ _INTERRUPTED = 130
     default=10.0,
     show_default=True,
     help="Seconds that running answers get when the server stops.",
+)
+@click.option(
+    "--lookup-answers",
+    type=click.IntRange(0, 1 << 18),
+    default=0,
+    show_default=True,
+    metavar="TOKENS",
+    help="Tokens of recent answers that prompt lookup may copy from, of each key its own; 0: none.",
 )
 @click.option("--alias", metavar="NAME", help="Name of the model to tell clients.")
 @click.option(
@@ -111,7 +122,9 @@ def serve(**values: Any) -> int:
     )
     defaults.limits()
     draw_settings(defaults.sampling, defaults.accept)
-    access = Access(values["host"], _key(values), tuple(values["allow_origin"]))
+    keys = _keys(values)
+    origins = tuple(values["allow_origin"])
+    access = Access(values["host"], keys[0] if keys else None, origins, tuple(keys[1:]))
     limits = Limits(
         parallel=values["parallel"],
         queue=values["queue"],
@@ -127,7 +140,14 @@ def serve(**values: Any) -> int:
         engine.model_name = values["alias"] or engine.model_name
         if values["chat_template"] is not None:
             engine.use_template(values["chat_template"].read_text(encoding="utf-8-sig"))
-        service = Service(engine, defaults, access, limits, page=not values["no_ui"])
+        service = Service(
+            engine,
+            defaults,
+            access,
+            limits,
+            page=not values["no_ui"],
+            recent=values["lookup_answers"],
+        )
         host, port = listener.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         server = Server(
@@ -140,9 +160,10 @@ def serve(**values: Any) -> int:
     return _INTERRUPTED if server.interrupted else 0
 
 
-def _key(values: dict[str, Any]) -> str | None:
+def _keys(values: dict[str, Any]) -> list[str]:
+    """Return the keys that clients may send; none if they need none."""
     if values["api_key_file"] is None:
-        key: str | None = values["api_key"]
-        return key
+        return [] if values["api_key"] is None else [values["api_key"]]
     with Path(values["api_key_file"]).open("rb") as file:
-        return file.read(4096).decode("utf-8", "replace").strip()
+        lines = file.read(_MOST_KEYS).decode("utf-8", "replace").splitlines()
+    return [line.strip() for line in lines if line.strip()] or [""]

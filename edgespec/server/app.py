@@ -30,6 +30,7 @@ from edgespec.server.errors import ApiError, error_response
 from edgespec.server.generating import Defaults, Job, prepare, render
 from edgespec.server.guard import Access, KeyGuard, OriginGuard
 from edgespec.server.metrics import Counting, Metrics
+from edgespec.server.recent import RecentAnswers
 from edgespec.server.requests import (
     ChatRequest,
     CompletionRequest,
@@ -99,6 +100,7 @@ class Service:
         access: who may use it.
         limits: what a request may take.
         page: whether there is a web page.
+        recent: tokens of each key's latest answers that prompt lookup may copy from.
     """
 
     engine: Engine
@@ -106,6 +108,7 @@ class Service:
     access: Access = field(default_factory=Access)
     limits: Limits = field(default_factory=Limits)
     page: bool = True
+    recent: int = 0
 
     def __post_init__(self) -> None:
         self.created = int(time.time())
@@ -113,7 +116,10 @@ class Service:
         facts = f"{__version__} {self.engine.fingerprint}"
         self.fingerprint = f"fp_{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
         self.admission = Admission(self.limits.parallel, self.limits.queue)
-        self.metrics = Metrics(self.admission, lambda: self.engine.waiting)
+        self._recent = RecentAnswers(self.recent)
+        self.metrics = Metrics(
+            self.admission, lambda: self.engine.waiting, lambda: self._recent.nbytes
+        )
         # One at a time: what a body of the greatest length becomes takes ten times its memory.
         self._reader = ThreadPoolExecutor(1, "edgespec-bodies")
 
@@ -126,11 +132,11 @@ class Service:
 
     async def chat(self, request: Request) -> Answer:
         """POST /v1/chat/completions."""
-        return self._answer(await self._asked(request, partial(parse, ChatRequest)))
+        return self._answer(request, await self._asked(request, partial(parse, ChatRequest)))
 
     async def complete(self, request: Request) -> Answer:
         """POST /v1/completions."""
-        return self._answer(await self._asked(request, partial(parse, CompletionRequest)))
+        return self._answer(request, await self._asked(request, partial(parse, CompletionRequest)))
 
     async def respond(self, request: Request) -> Answer:
         """POST /v1/responses."""
@@ -139,7 +145,7 @@ class Service:
             asked = parse(ResponseRequest, body)
             return asked.as_chat(), ResponseEvents(self.engine.model_name, asked.facts())
 
-        return self._answer(*await self._asked(request, read))
+        return self._answer(request, *await self._asked(request, read))
 
     async def embed(self, request: Request) -> Response:
         """POST /v1/embeddings."""
@@ -149,10 +155,16 @@ class Service:
         )
         raise ApiError(400, message, code="unsupported")
 
-    def _answer(self, asked: GenerationRequest, events: ResponseEvents | None = None) -> Answer:
+    def _answer(
+        self, request: Request, asked: GenerationRequest, events: ResponseEvents | None = None
+    ) -> Answer:
+        headers = request.headers
+        key = self.access.key_of(headers.get("authorization"), headers.get("x-api-key"))
+        recent = None if key is None else self._recent.of(key)
+
         def prepared() -> Job:
             try:
-                return prepare(self.engine, asked, self.defaults)
+                return prepare(self.engine, asked, self.defaults, recent)
             except ApiError as error:
                 raise (error if events is None else in_items(error)) from None
 

@@ -39,6 +39,7 @@ from edgespec.server.requests import (
 from edgespec.speculation.settings import repeatable_rule
 
 if TYPE_CHECKING:
+    from edgespec.drafters import EarlierTexts
     from edgespec.runtime.engine import Engine
 
 __all__ = ["Choice", "Defaults", "Job", "as_template_messages", "prepare", "render"]
@@ -132,8 +133,16 @@ class Job:
             choice.stream.cancel()
 
 
-def prepare(engine: Engine, request: GenerationRequest, defaults: Defaults) -> Job:
+def prepare(
+    engine: Engine,
+    request: GenerationRequest,
+    defaults: Defaults,
+    recent: EarlierTexts | None = None,
+) -> Job:
     """Render, tokenize and compile what a request needs. Takes processor time.
+
+    Args:
+        recent: earlier answers that prompt lookup may copy from; these are added.
 
     Raises:
         ApiError, UsageError, TemplateError, GrammarError: the request cannot be carried out.
@@ -150,6 +159,8 @@ def prepare(engine: Engine, request: GenerationRequest, defaults: Defaults) -> J
     for make in makers:
         for _ in range(n):
             choices.append(make(replace(sampling, seed=(sampling.seed + len(choices)) % _SEEDS)))
+    for choice in choices:
+        choice.stream.recent = recent
     return Job(choices, n, {"exactness": engine.exactness.as_json()})
 
 

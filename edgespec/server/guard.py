@@ -48,15 +48,17 @@ class Access:
         host: the address it listens on.
         api_key: the key that clients have to send; None if they need none.
         origins: of other web pages that may use it, as ``https://name:port``.
+        more_keys: of other users, if there is an `api_key`.
 
     Raises:
-        UsageError: anybody could use it, the key cannot be sent in a header, or an origin is
+        UsageError: anybody could use it, a key cannot be sent in a header, or an origin is
             malformed.
     """
 
     host: str = "127.0.0.1"
     api_key: str | None = None
     origins: Collection[str] = ()
+    more_keys: Collection[str] = ()
 
     def __post_init__(self) -> None:
         if self.api_key is None and not is_loopback(self.host):
@@ -64,11 +66,9 @@ class Access:
                 f"{self.host} can be reached from other machines: set EDGESPEC_API_KEY, so that "
                 "not everybody there can use this server"
             )
-        key = self.api_key
-        if key is not None and (
-            not key or not key.isascii() or not key.isprintable() or " " in key
-        ):
-            raise UsageError("the API key has to be printable ASCII without spaces, not empty")
+        for key in self._keys:
+            if not key or not key.isascii() or not key.isprintable() or " " in key:
+                raise UsageError("the API key has to be printable ASCII without spaces, not empty")
         for origin in self.origins:
             sent = _as_sent(origin)
             if sent is None:
@@ -93,12 +93,24 @@ class Access:
         return own or origin in self.origins
 
     def knows_key(self, authorization: str | None, x_api_key: str | None = None) -> bool:
-        """Return whether one of these headers has the key; wrong keys take equal time."""
+        """Return whether one of these headers has a key; wrong keys take equal time."""
+        return self.key_of(authorization, x_api_key) is not None
+
+    def key_of(self, authorization: str | None, x_api_key: str | None = None) -> str | None:
+        """Return the key that one of these headers has; empty if none is needed."""
         if self.api_key is None:
-            return True
-        scheme, _, key = (authorization or "").partition(" ")
-        bearer = _is_key(key, self.api_key) and scheme.lower() == "bearer"
-        return _is_key(x_api_key or "", self.api_key) or bearer
+            return ""
+        scheme, _, given = (authorization or "").partition(" ")
+        bearer = given if scheme.lower() == "bearer" else ""
+        found = None
+        for key in self._keys:
+            named = _is_key(bearer, key), _is_key(x_api_key or "", key)
+            found = key if any(named) else found
+        return found
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        return () if self.api_key is None else (self.api_key, *self.more_keys)
 
 
 class OriginGuard:

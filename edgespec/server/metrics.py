@@ -22,9 +22,15 @@ class Metrics:
     Args:
         admission: its queue is shown.
         engine_waiting: returns how many generations wait for their turn at the engine.
+        recent_bytes: returns the memory that answers take which prompt lookup may copy from.
     """
 
-    def __init__(self, admission: Admission, engine_waiting: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        engine_waiting: Callable[[], int],
+        recent_bytes: Callable[[], int],
+    ) -> None:
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "edgespec_requests", "Requests, by path and status.", ["path", "status"],
@@ -53,6 +59,7 @@ class Metrics:
             ("running", "Generations under way.", lambda: admission.running),
             ("waiting", "Requests before their generation.", lambda: admission.waiting),
             ("engine_waiting", "Generations that wait for their turn.", engine_waiting),
+            ("recent_answers_bytes", "Memory for answers that are looked up.", recent_bytes),
         ):
             Gauge(f"edgespec_{name}", text, registry=registry).set_function(read)
 

@@ -67,9 +67,14 @@ class Running:
 @contextmanager
 def running(engine: Engine, **options: Any) -> Iterator[Running]:
     access = options.pop("access", Access())
+    recent = options.pop("recent", 0)
     send_buffer = options.pop("send_buffer", None)
     service = Service(
-        engine, options.pop("defaults", DEFAULTS), access, Limits(**{"grace": 0.0, **options})
+        engine,
+        options.pop("defaults", DEFAULTS),
+        access,
+        Limits(**{"grace": 0.0, **options}),
+        recent=recent,
     )
     listener = open_socket("127.0.0.1", 0)
     if send_buffer:

@@ -154,6 +154,7 @@ def test_the_page_and_nothing_else(server: Any) -> None:
         ({"api_key": ""}, "API key"),
         ({"api_key": "with space"}, "API key"),
         ({"api_key": "schlüssel"}, "API key"),
+        ({"api_key": "good", "more_keys": ("with space",)}, "API key"),
         ({"origins": ["*"]}, "no origin"),
         ({"origins": ["example.org"]}, "no origin"),
         ({"origins": ["https://example.org/"]}, "no origin"),
@@ -178,3 +179,11 @@ def test_other_machines_need_the_key_under_any_name() -> None:
     assert access.knows_host("laptop.local:8080")
     assert not access.knows_origin("https://evil.example", "laptop.local:8080")
     assert access.knows_key(f"bearer  {KEY}") and not access.knows_key(None)
+
+
+def test_each_user_has_a_key() -> None:
+    access = Access("0.0.0.0", "one", more_keys=("two",))
+    assert access.key_of("Bearer one") == access.key_of(None, "one") == "one"
+    assert access.key_of("Bearer two") == access.key_of("Basic x", "two") == "two"
+    assert access.key_of("Bearer three") is access.key_of(None) is access.key_of("one") is None
+    assert Access().key_of(None) == Access().key_of("Bearer any") == ""
