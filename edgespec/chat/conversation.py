@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from edgespec._types import Int32Array
 from edgespec.chat.answering import show_answer
 from edgespec.chat.attachments import Attachments
 from edgespec.chat.engines import Engines
@@ -17,11 +18,15 @@ from edgespec.chat.store.archive import Archive
 from edgespec.chat.store.caches import CacheShelf
 from edgespec.chat.store.events import Conversation, Entry
 from edgespec.chat.store.recorder import Recorder, State
+from edgespec.drafters import EarlierTexts
 from edgespec.errors import EdgespecError
 from edgespec.runtime.session import Session, Turn
 from edgespec.runtime.stream import Result
 
 __all__ = ["Chat", "texts_of"]
+
+_LOOKED_UP = 1 << 16
+"""Tokens of earlier conversations, where they are looked up."""
 
 
 class Chat:
@@ -29,6 +34,7 @@ class Chat:
 
     Args:
         store: keep the conversation on disk.
+        lookup: let answers copy from stored conversations, and from this one after a reset.
 
     Attributes:
         session: holds what was said.
@@ -51,6 +57,7 @@ class Chat:
         store: bool = True,
         archive: Archive | None = None,
         shelf: CacheShelf | None = None,
+        lookup: bool = False,
     ) -> None:
         self.engines = engines
         self.session = session
@@ -65,6 +72,8 @@ class Chat:
         self._forecast = Forecast()
         self._sequence: Sequence[int] = ()  # tokens in the context, since there was an answer
         self._size = 0  # in tokens, until then
+        self._lookup = lookup
+        self._look_up()
 
     @property
     def summary(self) -> str:
@@ -184,11 +193,29 @@ class Chat:
         finally:
             if self.session.engine is not self.engines.engine:
                 self.session = self.session.moved_to(self.engines.engine)
+                self._look_up()
         if id:
             self.shelf.load(self.session.engine, id)
         self._forget()
         self.measure()
         self.record()
+
+    def _look_up(self) -> None:
+        """Index the latest stored conversations, as far as they fit."""
+        if not self._lookup:
+            return
+        vocabulary = self.session.engine.vocabulary
+        found: list[Int32Array] = []
+        left = _LOOKED_UP // 2  # the rest is for what is said now
+        for conversation in self.archive.conversations(lambda problem: None):
+            for entry in reversed(conversation.entries):
+                found.append(vocabulary.tokenize(entry.said, add_special=False))
+                left -= len(found[-1]) + 1
+            if left <= 0:
+                break
+        self.session.recent = earlier = EarlierTexts(_LOOKED_UP)
+        for text in reversed(found):
+            earlier.add(text)
 
     def _say_how_it_went(self, result: Result, figures: Figures, before: int) -> None:
         dropped = self.session.dropped

@@ -42,6 +42,7 @@ def converse(
     store: bool = True,
     saved: SavedConversation | None = None,
     stored: tuple[Journal | None, Conversation] | None = None,
+    lookup: bool = False,
 ) -> bool:
     """Talk on standard input and output until the user leaves.
 
@@ -55,6 +56,7 @@ def converse(
         store: keep the conversation in the user's data folder.
         saved: a conversation to continue.
         stored: another one, as `open_stored` gives it.
+        lookup: let answers copy from stored conversations.
 
     Raises:
         TemplateError: the model has no usable chat template.
@@ -63,7 +65,8 @@ def converse(
     """
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     session = Session(engines.engine, system, *settings[:2], accept=settings.accept)
-    chat = Chat(engines, session, Screen(interactive=interactive, show=show), store=store)
+    screen = Screen(interactive=interactive, show=show)
+    chat = Chat(engines, session, screen, store=store, lookup=lookup)
     if interactive:
         chat.screen.note(chat.summary)
         chat.screen.note("/help lists commands, Ctrl-D ends")

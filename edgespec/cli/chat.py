@@ -40,6 +40,11 @@ _LATEST = "latest"
     help="Continue a stored conversation, by default the latest; see `edgespec chats`.",
 )
 @click.option("--no-store", is_flag=True, help="Keep nothing of this conversation on disk.")
+@click.option(
+    "--lookup-chats",
+    is_flag=True,
+    help="Let prompt lookup copy from stored conversations too.",
+)
 @click.option("--load", metavar="FILE", help="Continue a conversation saved by /save.")
 @click.option("--show", is_flag=True, help="Colour answers by where each token came from.")
 @engine_options
@@ -83,7 +88,14 @@ def chat(context: click.Context, /, **values: Any) -> int:
         say_small_once(values["model"])
         store, show = not values["no_store"], values["show"]
         good = converse(
-            engines, settings, system=system, show=show, store=store, saved=saved, stored=stored
+            engines,
+            settings,
+            system=system,
+            show=show,
+            store=store,
+            saved=saved,
+            stored=stored,
+            lookup=values["lookup_chats"],
         )
     return 0 if good else 1
 

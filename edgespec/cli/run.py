@@ -76,10 +76,12 @@ def run(**values: Any) -> int:
     with opened(values["model"], options) as engine:
         text = prompt if values["raw"] else _render(engine, values["system"], prompt)
         stream = engine.generate(text, sampling, limits, accept=accept, grammar=grammar)
-        exactness = engine.exactness
+        exactness, lookup = engine.exactness, engine.lookup
         result = _show(stream, values["show"], values["as_json"])
     if values["as_json"]:
         report = {**result.as_json(), "seed": sampling.seed, "exactness": exactness.as_json()}
+        if lookup is not None:
+            report["lookup"] = {"tokens": lookup.size, "bytes": lookup.nbytes}
         click.echo(json.dumps(report, ensure_ascii=False))
     else:
         say_small_once(values["model"])

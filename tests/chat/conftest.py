@@ -99,12 +99,20 @@ def archive(tmp_path: Path) -> Archive:
 def new_chat(engine: Engine, archive: Archive, tmp_path: Path) -> Callable[..., Chat]:
     """Conversations in one archive, with answers of a few tokens."""
 
-    def begin(*, store: bool = True, tokens: int = 8) -> Chat:
+    def begin(*, store: bool = True, tokens: int = 8, lookup: bool = False) -> Chat:
         engines = Engines(lambda model, options: engine, None, OPTIONS)
         limits = GenerationLimits(max_tokens=tokens, overflow="shift")
         session = Session(engine, None, SamplingParameters(seed=1), limits)
         shelf = CacheShelf(tmp_path / "caches")
-        return Chat(engines, session, RecordingScreen(), store=store, archive=archive, shelf=shelf)
+        return Chat(
+            engines,
+            session,
+            RecordingScreen(),
+            store=store,
+            archive=archive,
+            shelf=shelf,
+            lookup=lookup,
+        )
 
     return begin
 
