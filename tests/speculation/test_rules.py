@@ -22,7 +22,12 @@ from edgespec.speculation.acceptance import (
     verify_chain,
 )
 from edgespec.speculation.draws import choose, draw_residual
-from edgespec.speculation.settings import ACCEPT_COUPLED, ACCEPT_REJECTION, DrawSettings
+from edgespec.speculation.settings import (
+    ACCEPT_COUPLED,
+    ACCEPT_REJECTION,
+    DrawSettings,
+    draw_settings,
+)
 
 FALSE_ALARMS = 1e-3
 NO_Q = np.zeros((0, 0), np.float32)
@@ -333,3 +338,23 @@ def test_stream_offset_continues_the_random_stream():
             assert whole == cut
             differing += whole != _verify(rows, tail, 2, 2, parameters, rule=rule)
     assert differing > 10
+
+
+@pytest.mark.parametrize("rule", [ACCEPT_REJECTION, ACCEPT_COUPLED])
+def test_no_row_is_read_behind_an_end_token_that_is_accepted(rule):
+    """Under a grammar there are k rows for k proposals, the last an end token; behind is rubbish."""
+    memory = np.full((6, 5), np.nan, np.float32)
+    memory[:3] = -50.0
+    proposals = [2, 4, 1]
+    memory[np.arange(3), proposals] = 50.0
+    history = np.zeros(16, np.int32)
+    history[4:7] = proposals
+    for temperature in (0.0, 1.0):
+        sampling = SamplingParameters(temperature=temperature, top_k=0, top_p=1.0, min_p=0.0)
+        settings_ = draw_settings(sampling, "auto")._replace(rule=rule)
+        out, p = np.zeros(4, np.int32), np.zeros(5, np.float32)
+        accepted = verify_chain(
+            memory[:3], history, 4, 3, NO_Q, settings_, p, make_workspace(5), out
+        )
+        assert accepted == 2
+        assert out[:3].tolist() == proposals
