@@ -342,7 +342,7 @@ def test_stream_offset_continues_the_random_stream():
 
 @pytest.mark.parametrize("rule", [ACCEPT_REJECTION, ACCEPT_COUPLED])
 def test_no_row_is_read_behind_an_end_token_that_is_accepted(rule):
-    """Under a grammar there are k rows for k proposals, the last an end token; behind is rubbish."""
+    """Under a grammar there are k rows for k proposals, the last an end token."""
     memory = np.full((6, 5), np.nan, np.float32)
     memory[:3] = -50.0
     proposals = [2, 4, 1]
