@@ -30,6 +30,10 @@ class HeadContext(Context):
             logits for each of them.
         target: an open context of the target; it has to outlive this one.
 
+    Attributes:
+        alone: threads of a single entry, which is so little work that they often wait for each
+            other longer than they compute; batches have all of `options.threads`.
+
     Raises:
         BackendError: this build of llama.cpp cannot run such a head.
     """
@@ -42,6 +46,7 @@ class HeadContext(Context):
         self._features = len(head.layers) * head.target_width
         self._width = model.embedding_length
         self._batch_ext: Any = None
+        self.alone = options.threads
         super().__init__(model, options, other=target)
         self._batch_ext = lib.llama_batch_ext_init(self.pointer)
         switch, self._get_state = (getattr(lib.llama_cpp._lib, name) for name in FINAL_TAP)
@@ -74,7 +79,7 @@ class HeadContext(Context):
                 index = lib.llama_batch_ext_add_embd(self._batch_ext, 0, entry)
                 # Positions have no effect here, but they have to start where the cache ends.
                 self._place(index, self.length + row, True)
-            self._process(lib.LLAMA_PROCESS_TYPE_ENCODE)
+            self._process(lib.LLAMA_PROCESS_TYPE_ENCODE, len(part))
             states[start : start + len(part)] = self._states(0, len(part))
         return states
 
@@ -108,7 +113,7 @@ class HeadContext(Context):
                 # llama.cpp returns results of the first tokens, whichever were marked: mark all.
                 self._place(index, self.length + row - start, end == count)
                 lib.llama_batch_ext_set_embd_token(self._batch_ext, index, entries[row])
-            self._process(lib.LLAMA_PROCESS_TYPE_DECODE)
+            self._process(lib.LLAMA_PROCESS_TYPE_DECODE, end - start)
             self.length += end - start
         last = (count - 1) % most
         logits = lib.llama_get_logits_ith(self.pointer, last)
@@ -132,8 +137,11 @@ class HeadContext(Context):
         lib.llama_batch_ext_set_pos(self._batch_ext, index, ctypes.byref(lib.llama_pos(position)))
         lib.llama_batch_ext_set_output_logits(self._batch_ext, index, output)
 
-    def _process(self, kind: int) -> None:
+    def _process(self, kind: int, entries: int) -> None:
+        self.use_threads(self.options.threads)
         self._make_room()
+        if entries == 1:
+            self.use_threads(min(self._threads, self.alone))
         status = lib.llama_process(self.pointer, kind, self._batch_ext)
         if status != 0:
             self.length = self.native_length()

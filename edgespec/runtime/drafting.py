@@ -153,9 +153,9 @@ def draft_with(
     with ExitStack() as undo:
         if model.header.eagle is not None:
             assert isinstance(found, Pairing)
-            head, cost = _open_head(model, options, target)
-            undo.enter_context(head)
-            stopping = DraftStopping(*cost, longest)
+            options = replace(options, batch=HEAD_BATCH, outputs=HEAD_BATCH)
+            head = undo.enter_context(HeadContext(model, options, target))
+            stopping = DraftStopping(*_measured(head), longest)
             features = RecordedInputs(target, model.header.eagle.layers)
             undo.pop_all()
             return EagleDrafter(head, features, size, found.shared_vocabulary, longest, stopping)
@@ -174,22 +174,11 @@ def draft_with(
     return drafter
 
 
-def _open_head(
-    model: Model, options: ContextOptions, target: Context
-) -> tuple[HeadContext, DraftCost]:
-    """Open a head with one thread if its steps are measured to be faster so, else with all.
-
-    They are so short that threads often wait for each other longer than they compute.
-    """
-    with ExitStack() as undo:
-        tried: list[tuple[DraftCost, HeadContext]] = []
-        for threads in sorted({1, options.threads}):
-            some = replace(options, threads=threads, batch=HEAD_BATCH, outputs=HEAD_BATCH)
-            head = undo.enter_context(HeadContext(model, some, target))
-            tried.append((measure_head(head), head))
-        cost, best = min(tried, key=lambda each: each[0].step_s)
-        for _, head in tried:
-            if head is not best:
-                head.close()
-        undo.pop_all()
-    return best, cost
+def _measured(head: HeadContext) -> DraftCost:
+    """Measure a head whose single steps have one thread or all, and leave it as it is faster."""
+    costs = []
+    for threads in sorted({1, head.options.threads}):
+        head.alone = threads
+        costs.append((measure_head(head), threads))
+    cost, head.alone = min(costs, key=lambda each: each[0].step_s)
+    return cost

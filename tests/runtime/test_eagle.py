@@ -85,11 +85,11 @@ def test_it_has_as_many_threads_as_are_faster(
     faster: int, few: Path, default_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measured(head: HeadContext) -> DraftCost:
-        return DraftCost(0.001 if head.options.threads == faster else 0.002, 0.0)
+        return DraftCost(0.001 if head.alone == faster else 0.002, 0.0)
 
     monkeypatch.setattr(drafting, "measure_head", measured)
     with Engine(default_model, EngineOptions(draft=str(few), k=3, threads=2)) as engine:
-        assert engine.drafter.context.options.threads == faster
+        assert engine.drafter.context.alone == faster
         assert engine.drafter.stopping.step_s == 0.001
         assert engine.generate("Some", GREEDY, GenerationLimits(max_tokens=8)).result.tokens
 
