@@ -50,7 +50,8 @@ prompt lookup brings a part of the gain without it: one expected to bring 1.08 b
 
 _OTHER_PROMPTS = 0.6
 """Acceptance on prompts of another hand, as a share of that on held-out answers: 0.31 of 0.55 for
-the default model's head (models/README.md)."""
+the default model's first head; 0.40 of 0.48 for the present one (models/README.md). The lower is
+kept, as prompt lookup has its share of the gain already."""
 
 AnyModelDrafter = ModelDrafter | ReducedDrafter | CrossVocabularyDrafter | EagleDrafter
 
