@@ -43,7 +43,7 @@ def opened(
                 if missing:
                     raise RegistryError("the-head is not downloaded")
                 return ResolvedModel(head, "the-head")
-            entry: Any = SimpleNamespace(drafts=("the-head",))
+            entry: Any = SimpleNamespace(drafts=("the-head",), sha256="known")
             return ResolvedModel(default_model, "target", entry)
 
         def read(path: Path) -> Any:
