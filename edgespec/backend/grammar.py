@@ -172,6 +172,7 @@ def _started(path: Path) -> subprocess.Popen[bytes]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder),
         "GGML_NO_BACKTRACE": "1",
+        "MALLOC_ARENA_MAX": "1",  # a second thread's would take up most of what it may map
     }
     command = [sys.executable, "-c", _PROGRAM, worker.__file__, os.fspath(path)]
     try:

@@ -39,8 +39,8 @@ class Watch:
         self._until = float("inf")
         self._process = psutil.Process()
         self._most = self._process.memory_info().rss + SPARE_BYTES
-        _limit_memory(self._process.memory_info().vms + SPARE_BYTES)
         threading.Thread(target=self._look, daemon=True).start()
+        _limit_memory(self._process.memory_info().vms + SPARE_BYTES)  # with the thread's stack
 
     def begin(self, seconds: float) -> None:
         """Note that a request begins."""
