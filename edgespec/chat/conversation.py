@@ -1,29 +1,94 @@
-"""A running conversation: send a message, show the answer, say how it went, store it."""
+"""A running conversation: send a message and files, show the answer, measure it, store it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from edgespec._types import Int32Array
-from edgespec.chat.answering import show_answer
-from edgespec.chat.attachments import Attachments
+from edgespec.chat.archive import Archive
 from edgespec.chat.engines import Engines
+from edgespec.chat.events import Conversation, Entry
 from edgespec.chat.reader import Reader
-from edgespec.chat.screen import Screen
+from edgespec.chat.recorder import CacheShelf, Recorder, State
+from edgespec.chat.screen import Screen, show_answer
 from edgespec.chat.settings import Settings, settings_as_json
 from edgespec.chat.status import Figures, Forecast, Meter, notices, status_line, summary_line
-from edgespec.chat.store.archive import Archive
-from edgespec.chat.store.caches import CacheShelf
-from edgespec.chat.store.events import Conversation, Entry
-from edgespec.chat.store.recorder import Recorder, State
 from edgespec.drafters import EarlierTexts
-from edgespec.errors import EdgespecError
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.files import read_text
+from edgespec.runtime.engine import Engine
 from edgespec.runtime.session import Session, Turn
 from edgespec.runtime.stream import Result
 
-__all__ = ["Chat", "texts_of"]
+__all__ = ["Attachment", "Attachments", "Chat", "texts_of"]
+
+_SHARE = 0.75
+"""Share of the context that files may take: the rest is for the message and its answer."""
+
+_MOST_BYTES_PER_TOKEN = 64  # to refuse what cannot fit without counting its tokens
+
+
+class Attachment(NamedTuple):
+    """A file to send.
+
+    Attributes:
+        tokens: how many it takes, by the model's own count.
+    """
+
+    name: str
+    text: str
+    tokens: int
+
+
+class Attachments:
+    """Files that wait for the next message."""
+
+    def __init__(self) -> None:
+        self._files: list[Attachment] = []
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Return the names of the files, in their order."""
+        return [file.name for file in self._files]
+
+    def add(self, path: Path, engine: Engine) -> Attachment:
+        """Read a file and add it.
+
+        Raises:
+            UsageError: it cannot be read, is no text, or does not fit beside the others.
+        """
+        room = int(engine.context_length * _SHARE) - sum(file.tokens for file in self._files)
+        most = engine.context_length * _MOST_BYTES_PER_TOKEN
+        text = read_text(path, most, "does not fit into the context")
+        file = Attachment(path.name, text, len(engine.tokenize(_fenced(path.name, text))))
+        if file.tokens > room:
+            beside = " beside the other files" if self._files else ""
+            raise UsageError(
+                f"{path} has {file.tokens:,} tokens and {max(0, room):,} fit{beside}: "
+                "give a part of it, or start again with a larger --ctx"
+            )
+        self._files.append(file)
+        return file
+
+    def clear(self) -> None:
+        """Take all files back."""
+        self._files = []
+
+    def before(self, text: str) -> str:
+        """Return the message with the files before it."""
+        return "".join(_fenced(file.name, file.text) for file in self._files) + text
+
+
+def _fenced(name: str, text: str) -> str:
+    """Put a text between fences that are longer than any in it."""
+    longest = max(map(len, re.findall(r"^ *(`{3,})", text, re.MULTILINE)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{name}:\n\n{fence}\n{text.rstrip()}\n{fence}\n\n"
+
 
 _LOOKED_UP = 1 << 16
 """Tokens of earlier conversations, where they are looked up."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 from edgespec.chat.characters import printable
-from edgespec.chat.store.events import Conversation
+from edgespec.chat.events import Conversation
 
 __all__ = ["Hit", "hit_lines", "hits", "list_lines", "matches"]
 

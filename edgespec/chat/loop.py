@@ -7,17 +7,16 @@ import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from edgespec.chat.commands import Command, answers, talk
-from edgespec.chat.commands import stored as stored_ones
+from edgespec.chat.archive import Journal
+from edgespec.chat.commands import RUNNING, Command
 from edgespec.chat.conversation import Chat
 from edgespec.chat.engines import Engines
+from edgespec.chat.events import Conversation
 from edgespec.chat.reader import Candidate, PipeReader, Reader
-from edgespec.chat.restore import load_saved, resume
 from edgespec.chat.savefile import SavedConversation
 from edgespec.chat.screen import Screen
 from edgespec.chat.settings import Settings
-from edgespec.chat.store.archive import Journal
-from edgespec.chat.store.events import Conversation
+from edgespec.chat.stored import STORED, load_saved, resume
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.runtime.session import Session
 
@@ -182,9 +181,8 @@ def _exit(chat: Chat, argument: str) -> None:
 
 COMMANDS = {
     "help": Command("", "show this (also /?)", _help),
-    **talk.COMMANDS,
-    **answers.COMMANDS,
-    **stored_ones.COMMANDS,
+    **RUNNING,
+    **STORED,
     "exit": Command("", "end the conversation (also /quit, /bye)", _exit),
 }
 """By name, in the order of `/help`."""

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from edgespec.chat.events import Conversation, Entry
 from edgespec.chat.settings import read_sampling, sampling_as_json
-from edgespec.chat.store.events import Conversation, Entry
 from edgespec.errors import UsageError
 from edgespec.files import read_at_most, reason, write_user_file
 from edgespec.runtime.session import Message

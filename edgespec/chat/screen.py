@@ -1,17 +1,20 @@
-"""Where a conversation is printed: answers, and the lines around them."""
+"""Where a conversation is printed: answers while they are written, and the lines around them."""
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
+from types import FrameType
 
 from rich.console import Console
 from rich.text import Text
 
 from edgespec.chat.characters import printable
-from edgespec.chat.markdown import MarkdownLines
-from edgespec.chat.reasoning import Folding, split_thought
+from edgespec.chat.markdown import OPENING, Folding, MarkdownLines, split_thought
+from edgespec.chat.status import Meter, status_line
 from edgespec.chat.view import (
     AnswerView,
     Lines,
@@ -21,8 +24,12 @@ from edgespec.chat.view import (
     PlainView,
     marked,
 )
+from edgespec.runtime.engine import Engine
+from edgespec.runtime.reading import consume
+from edgespec.runtime.session import Turn
+from edgespec.runtime.stream import Result
 
-__all__ = ["Screen"]
+__all__ = ["Screen", "begins_thinking", "no_echo", "on_interrupt", "show_answer"]
 
 _WIDEST = 80
 
@@ -111,3 +118,73 @@ class Screen:
     def _print(self, line: str, style: str) -> None:
         text = Text(printable(line), style=style if self.colours else "")
         self._console.print(text, soft_wrap=True)
+
+
+_LAST_TOKENS = 4  # of a prompt, among which a mark would be
+
+
+def show_answer(turn: Turn, meter: Meter, engine: Engine, screen: Screen) -> Result:
+    """Run a turn to its end; Ctrl-C ends it early.
+
+    Raises: what the turn raises.
+    """
+
+    def status() -> str:
+        return status_line(meter.read(), screen.width)
+
+    thinking = begins_thinking(engine, turn)
+    with (
+        no_echo(),
+        on_interrupt(turn.cancel),
+        screen.answer(status, thinking=thinking) as view,
+    ):
+        turn.stream.progress = view.reading
+        return consume(turn, view)
+
+
+def begins_thinking(engine: Engine, turn: Turn) -> bool:
+    """Return whether the prompt ends inside of reasoning: some templates begin it for the model."""
+    stream = turn.stream
+    end = stream.sequence[: stream.prompt_tokens][-_LAST_TOKENS:]
+    text = b"".join(engine.vocabulary.piece(token, special=True) for token in end)
+    return text.rstrip().endswith(OPENING.encode())
+
+
+@contextmanager
+def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
+    """Let the first Ctrl-C call `stop`; a second one raises KeyboardInterrupt as usual.
+
+    A KeyboardInterrupt at any instruction could leave half of a screen update behind.
+    """
+
+    def stop_once(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, previous)
+        stop()
+
+    previous = signal.signal(signal.SIGINT, stop_once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@contextmanager
+def no_echo() -> Iterator[None]:
+    """Keep keys from appearing in the middle of an answer, where the terminal has such a mode."""
+    try:
+        import termios
+    except ImportError:
+        yield
+        return
+    try:
+        before = termios.tcgetattr(sys.stdin)
+    except (OSError, ValueError, termios.error):
+        yield
+        return
+    silent = [*before]
+    silent[3] = before[3] & ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -14,8 +14,7 @@ from rich.text import Text
 
 from edgespec.backend.lifetime import Closing
 from edgespec.chat.characters import JOINER, printable, unjoined
-from edgespec.chat.markdown import MarkdownLines, split_finished
-from edgespec.chat.reasoning import Folding
+from edgespec.chat.markdown import Folding, MarkdownLines, split_finished
 from edgespec.runtime.cycle import Origin
 from edgespec.runtime.stream import TokenChunk
 

@@ -21,9 +21,9 @@ from edgespec.errors import UsageError
 from edgespec.extras import require_extra
 
 if TYPE_CHECKING:
+    from edgespec.chat.archive import Journal
+    from edgespec.chat.events import Conversation
     from edgespec.chat.settings import Settings
-    from edgespec.chat.store.archive import Journal
-    from edgespec.chat.store.events import Conversation
 
 __all__ = ["chat"]
 
@@ -102,7 +102,7 @@ def chat(context: click.Context, /, **values: Any) -> int:
 
 def _open_stored(word: str, no_store: bool) -> tuple[Journal | None, Conversation]:
     """Open a conversation before the model is loaded, so that an error shows at once."""
-    from edgespec.chat.store.archive import Archive
+    from edgespec.chat.archive import Archive
 
     archive = Archive()
     id = archive.latest() if word == _LATEST else archive.find(word)
@@ -123,8 +123,8 @@ def _take_over(values: dict[str, Any], given: set[str], conversation: Conversati
 
 
 def _settings(conversation: Conversation, wanted: Settings, given: set[str]) -> Settings:
-    from edgespec.chat.restore import stored_settings
     from edgespec.chat.settings import changed_settings
+    from edgespec.chat.stored import stored_settings
 
     known = stored_settings(conversation)
     return wanted if known is None else changed_settings(known, wanted, given)

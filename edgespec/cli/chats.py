@@ -14,7 +14,7 @@ from edgespec.cli.options import confirmed
 from edgespec.extras import require_extra
 
 if TYPE_CHECKING:
-    from edgespec.chat.store.events import Conversation
+    from edgespec.chat.events import Conversation
 
 __all__ = ["chats"]
 
@@ -39,8 +39,8 @@ def list_chats(words: tuple[str, ...], most: int | None, as_json: bool) -> None:
     With WORDS, only those that have all of them.
     """
     require_extra("chat", "a list of conversations")
+    from edgespec.chat.archive import Archive
     from edgespec.chat.listing import list_lines, matches
-    from edgespec.chat.store.archive import Archive
 
     found = (one for one in Archive().conversations(_warn) if not words or matches(one, words))
     listed = [*islice(found, most)]
@@ -58,8 +58,8 @@ def list_chats(words: tuple[str, ...], most: int | None, as_json: bool) -> None:
 def search(words: tuple[str, ...]) -> None:
     """Show the messages that have all WORDS."""
     require_extra("chat", "a list of messages")
+    from edgespec.chat.archive import Archive
     from edgespec.chat.listing import hit_lines, hits, list_lines
-    from edgespec.chat.store.archive import Archive
 
     width = _width()
     found = False
@@ -104,8 +104,8 @@ def export(id: str, file: Path, force: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def remove(id: str, yes: bool) -> None:
     """Delete a conversation."""
-    from edgespec.chat.store.archive import Archive
-    from edgespec.chat.store.caches import CacheShelf
+    from edgespec.chat.archive import Archive
+    from edgespec.chat.recorder import CacheShelf
 
     archive = Archive()
     id = archive.find(id)
@@ -117,7 +117,7 @@ def remove(id: str, yes: bool) -> None:
 
 
 def _load(id: str) -> Conversation:
-    from edgespec.chat.store.archive import Archive
+    from edgespec.chat.archive import Archive
 
     archive = Archive()
     return archive.load(archive.find(id))

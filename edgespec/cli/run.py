@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.chat.characters import printable
+from edgespec.chat.characters import WordWriter, printable
 from edgespec.cli.opening import open_chat_engine, open_engine, say_small_once
 from edgespec.cli.options import (
     engine_options,
@@ -20,7 +20,6 @@ from edgespec.cli.options import (
     make_sampling,
     sampling_options,
 )
-from edgespec.cli.wrapping import WordWriter
 from edgespec.errors import UsageError
 from edgespec.extras import require_extra
 from edgespec.files import decode_text

@@ -15,12 +15,12 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from edgespec.chat.archive import Archive
 from edgespec.chat.conversation import Chat
 from edgespec.chat.engines import Engines
 from edgespec.chat.loop import run_loop
+from edgespec.chat.recorder import CacheShelf
 from edgespec.chat.screen import Screen
-from edgespec.chat.store.archive import Archive
-from edgespec.chat.store.caches import CacheShelf
 from edgespec.chat.view import PlainView
 from edgespec.files import cache_root
 from edgespec.runtime.engine import Engine

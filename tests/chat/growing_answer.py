@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from edgespec.chat import view
-from edgespec.chat.reasoning import Folding
+from edgespec.chat.markdown import Folding
 from edgespec.chat.view import MarkdownBody
 from edgespec.runtime.cycle import Origin
 from edgespec.runtime.stream import TokenChunk

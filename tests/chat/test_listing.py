@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from edgespec.chat.events import Conversation, Entry
 from edgespec.chat.listing import hits, matches
-from edgespec.chat.store.events import Conversation, Entry
 
 ONE = Conversation(
     "1ngtwrt",

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from edgespec.chat.reasoning import Folding
+from edgespec.chat.markdown import Folding
 from edgespec.chat.view import ORIGIN_STYLES, Body, LiveView, MarkdownBody, PlainView
 from edgespec.runtime.cycle import Origin
 from edgespec.runtime.stream import TokenChunk

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from edgespec.chat.store.archive import Archive
-from edgespec.chat.store.events import Entry, header
+from edgespec.chat.archive import Archive
+from edgespec.chat.events import Entry, header
 from edgespec.cli.main import main
 
 Chats = Callable[..., tuple[int, str, str]]

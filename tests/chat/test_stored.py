@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from edgespec.chat.archive import Archive
 from edgespec.chat.conversation import Chat, texts_of
-from edgespec.chat.restore import open_stored, resume
-from edgespec.chat.store.archive import Archive
+from edgespec.chat.stored import open_stored, resume
 from edgespec.errors import UsageError
 from edgespec.runtime.session import Message
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from platformdirs import user_data_path
 
-from edgespec.chat.store.events import Conversation, encode, replay
+from edgespec.chat.events import Conversation, encode, replay
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files import read_at_most, reason
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.chat.attachments import Attachments
-from edgespec.chat.conversation import Chat, texts_of
+from edgespec.chat.conversation import Attachments, Chat, texts_of
 from edgespec.errors import UsageError
 from edgespec.runtime.engine import Engine
+from tests.chat.conftest import say_to
 
 Say = Callable[..., list[str]]
 
@@ -76,3 +76,21 @@ def test_other_bad_files(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="fit beside the other files"):
         files.add(tmp_path / "half.txt", engine)
     assert files.names == ["half.txt"]
+
+
+QUESTION = "Name the seven days of the week."
+
+
+def test_an_earlier_conversation_is_copied_from(new_chat: Callable[..., Chat]) -> None:
+    def accepted(chat: Chat) -> tuple[str, int]:
+        chat.session.engine.forget()
+        say_to(chat, "/set temperature 0", QUESTION)
+        assert chat.last is not None
+        result, _ = chat.last
+        return result.text, result.statistics.accepted
+
+    first, alone = accepted(new_chat(tokens=40))
+    assert accepted(new_chat(tokens=40)) == (first, alone)
+    text, more = accepted(new_chat(tokens=40, lookup=True))
+    assert text == first
+    assert more > alone + 10

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.chat.store.events import LOST, ROLES, Conversation, Entry, encode, header, replay
+from edgespec.chat.events import LOST, ROLES, Conversation, Entry, encode, header, replay
 
 HEAD = header("1ngtwrt", "2026-11-30T12:00:00+00:00", None)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from edgespec.chat.answering import begins_thinking
+from edgespec.chat.screen import begins_thinking
 from edgespec.runtime.engine import Engine
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from edgespec.chat.store import archive as archive_module
-from edgespec.chat.store.archive import Archive, Journal, is_id
-from edgespec.chat.store.events import Entry, header
+from edgespec.chat import archive as archive_module
+from edgespec.chat.archive import Archive, Journal, is_id
+from edgespec.chat.events import Entry, header
 from edgespec.errors import EdgespecError, UsageError
 
 
