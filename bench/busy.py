@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.command import Parser
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions
-from edgespec.benchmark.machine import machine_facts
+from edgespec.benchmark.measuring import machine_facts
 from edgespec.gguf.header import read_header
 from edgespec.registry.resolve import resolve
 from edgespec.runtime.processors import SpareProcessors, default_threads

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.command import Parser
-from edgespec.benchmark.machine import machine_facts
+from edgespec.benchmark.measuring import machine_facts
 from edgespec.benchmark.results import median_interval
 
 if TYPE_CHECKING:

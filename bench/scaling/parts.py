@@ -15,7 +15,7 @@ from bench.scaling.memory import measure_memory
 from bench.scaling.pictures import write_charts
 from bench.scaling.sessions import measure_sessions
 from bench.scaling.vocabulary import measure_vocabulary
-from edgespec.benchmark.machine import machine_facts
+from edgespec.benchmark.measuring import machine_facts
 from edgespec.registry.resolve import resolve
 
 __all__ = ["MEASURES", "measure_parts"]

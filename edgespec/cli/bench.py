@@ -95,8 +95,7 @@ def _bench(
     png: Path | None,
     started: float,
 ) -> None:
-    from edgespec.benchmark.machine import machine_facts
-    from edgespec.benchmark.measuring import Work, measure_pairs, peak_memory
+    from edgespec.benchmark.measuring import Work, machine_facts, measure_pairs, peak_memory
     from edgespec.benchmark.report import table_lines, write_plots
     from edgespec.benchmark.results import Results
 

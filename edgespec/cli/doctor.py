@@ -58,7 +58,7 @@ def _facts() -> dict[str, Any]:
     from edgespec.runtime.memory import available_memory
     from edgespec.runtime.processors import default_threads
     from edgespec.sampling.kernel import cache_folder
-    from edgespec.tuning.bandwidth import memory_bandwidth
+    from edgespec.tuning.kernels import memory_bandwidth
 
     build, kernels = capabilities(), kernel_status()
     return {

@@ -70,7 +70,6 @@ def lab(
     Takes one proposal apart, then a cycle of them, in exact fractions. Costs are in units of
     one target evaluation of a single token.
     """
-    from edgespec.lab.as_json import as_json as json_of
     from edgespec.lab.inputs import (
         built_in_pair,
         read_alpha,
@@ -79,6 +78,7 @@ def lab(
     )
     from edgespec.lab.picture import write_picture
     from edgespec.lab.report import examine
+    from edgespec.lab.text import as_json as json_of
     from edgespec.lab.text import report_lines
     from edgespec.pictures import check_picture_path
 

@@ -18,7 +18,7 @@ from edgespec.cli.options import engine_options, make_engine_options
 
 if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine
-    from edgespec.verification.result import Progress
+    from edgespec.verification.checks import Progress
     from edgespec.verification.suite import Timed
 
 __all__ = ["verify"]

@@ -10,8 +10,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
 from edgespec._types import AnyArray
-from edgespec.gguf.metadata import Metadata
-from edgespec.gguf.reader import MalformedError, split_strings
+from edgespec.gguf.reader import MalformedError, Metadata, split_strings
 
 __all__ = [
     "check_experts",

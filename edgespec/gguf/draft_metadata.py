@@ -30,8 +30,7 @@ import numpy as np
 from gguf import GGMLQuantizationType
 
 from edgespec._types import AnyArray, Int32Array, Int64Array
-from edgespec.gguf.metadata import Metadata
-from edgespec.gguf.reader import MalformedError
+from edgespec.gguf.reader import MalformedError, Metadata
 
 __all__ = [
     "EagleHead",

@@ -35,8 +35,14 @@ from edgespec.gguf.draft_metadata import (
     read_held_out,
     read_reduced,
 )
-from edgespec.gguf.metadata import Metadata
-from edgespec.gguf.reader import BoundedReader, MalformedError, damaged, open_gguf, split_strings
+from edgespec.gguf.reader import (
+    BoundedReader,
+    MalformedError,
+    Metadata,
+    damaged,
+    open_gguf,
+    split_strings,
+)
 
 __all__ = ["GGUFHeader", "Tensor", "read_header"]
 

@@ -22,7 +22,6 @@ from edgespec.registry.resolve import ResolvedModel
 from edgespec.runtime.options import MAX_BLOCK, EngineOptions
 from edgespec.runtime.plan import BATCH, Plan
 from edgespec.runtime.processors import spare_processors
-from edgespec.tuning.curves import published_figures
 from edgespec.tuning.exactness import (
     ENOUGH_PROVED,
     PLAIN,
@@ -30,7 +29,7 @@ from edgespec.tuning.exactness import (
     choose_exactness,
     exactness_of,
 )
-from edgespec.tuning.kernels import faster_formats
+from edgespec.tuning.kernels import faster_formats, published_figures
 from edgespec.tuning.measure import QUICK, prove_batches, token_seconds
 from edgespec.tuning.profile import Profile
 from edgespec.tuning.setting import (

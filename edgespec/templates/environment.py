@@ -23,7 +23,7 @@ from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
 from edgespec.templates import filters
-from edgespec.templates.meter import LimitError, Meter, check_needles
+from edgespec.templates.filters import LimitError, Meter, check_needles
 
 __all__ = ["Environment", "RefusedError"]
 

@@ -24,6 +24,7 @@ from jinja2.exceptions import SecurityError
 from edgespec.backend import PLAIN
 from edgespec.errors import TemplateError, UsageError
 from edgespec.templates.environment import Environment, RefusedError
+from edgespec.templates.filters import LimitError, Meter
 from edgespec.templates.messages import (
     Message,
     as_parts,
@@ -33,7 +34,6 @@ from edgespec.templates.messages import (
     plain_message,
     with_arguments_as_text,
 )
-from edgespec.templates.meter import LimitError, Meter
 
 if TYPE_CHECKING:
     from edgespec.backend import Vocabulary

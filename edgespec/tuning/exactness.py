@@ -14,14 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from edgespec.backend import Context
-from edgespec.tuning.measure import QUICK, Effort, measure_context
 from edgespec.tuning.setting import (
     SettingFigures,
     forget_measurements,
-    load_setting,
     store_measurement,
-    store_setting,
 )
 
 __all__ = [
@@ -31,7 +27,6 @@ __all__ = [
     "choose_exactness",
     "exactness_of",
     "forget_choice",
-    "measure_setting",
     "relative_cost",
     "remember_choice",
 ]
@@ -164,18 +159,3 @@ def forget_choice(model: str) -> None:
 def _choice_key(model: str) -> str:
     name = re.sub(r"[^\w.-]", "_", model)[:100]
     return f"choice-{name}"
-
-
-def measure_setting(context: Context, effort: Effort = QUICK) -> SettingFigures:
-    """Measure an open context, or remember what was measured in one like it before.
-
-    Args:
-        context: opened for as many rows of output as the effort's largest batch; its content
-            is lost.
-    """
-    stored = load_setting(context, effort.needed)
-    if stored is not None:
-        return stored
-    figures = measure_context(context, effort)
-    store_setting(context.model.path, figures)
-    return figures

@@ -11,11 +11,11 @@ from time import perf_counter
 
 from edgespec.backend import capabilities
 from edgespec.errors import BackendError, EdgespecError
-from edgespec.tuning.bench import Bench
 from edgespec.tuning.drafting import DraftTrial, measure_drafting
 from edgespec.tuning.measure import Effort, measure_context
 from edgespec.tuning.profile import Profile, load_profile
 from edgespec.tuning.search import (
+    Bench,
     Mix,
     Trial,
     Visit,

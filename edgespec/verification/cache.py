@@ -15,9 +15,16 @@ from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import DrawSettings, draw_settings
-from edgespec.verification.decoding import Prompt, decode, plain_logits
+from edgespec.verification.checks import (
+    CheckResult,
+    Progress,
+    Prompt,
+    decode,
+    not_applicable,
+    plain_logits,
+    silent,
+)
 from edgespec.verification.distributions import softmax, total_variation
-from edgespec.verification.result import CheckResult, Progress, not_applicable, silent
 
 __all__ = ["check_cache"]
 

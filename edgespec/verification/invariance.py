@@ -10,7 +10,7 @@ import numpy as np
 from edgespec._types import Int32Array
 from edgespec.backend import Context
 from edgespec.tuning.measure import Difference, compare, stand_at
-from edgespec.verification.result import CheckResult, Progress, silent
+from edgespec.verification.checks import CheckResult, Progress, silent
 
 __all__ = ["LARGEST_BATCH", "DepthInvariance", "check_invariance", "measure_invariance"]
 

@@ -20,7 +20,7 @@ from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain
 from edgespec.speculation.draws import draw_proposal
 from edgespec.speculation.settings import DrawSettings, draw_settings
-from edgespec.verification.decoding import Prompt, plain_logits
+from edgespec.verification.checks import CheckResult, Progress, Prompt, plain_logits, silent
 from edgespec.verification.distributions import (
     GTest,
     expected_distribution,
@@ -28,7 +28,6 @@ from edgespec.verification.distributions import (
     holm_rejects,
     is_clear_cut,
 )
-from edgespec.verification.result import CheckResult, Progress, silent
 
 __all__ = [
     "FALSE_ALARM_RATE",

@@ -16,10 +16,16 @@ from edgespec.runtime.sources import prompt_lookup_of
 from edgespec.runtime.stream import GenerationLimits
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.verification.cache import check_cache
-from edgespec.verification.decoding import Prompt, make_prompts
+from edgespec.verification.checks import (
+    CheckResult,
+    Progress,
+    Prompt,
+    make_prompts,
+    not_applicable,
+    silent,
+)
 from edgespec.verification.invariance import LARGEST_BATCH, check_invariance
 from edgespec.verification.rejection import check_rejection, make_trials
-from edgespec.verification.result import CheckResult, Progress, not_applicable, silent
 from edgespec.verification.texts import check_coupled, check_greedy
 
 __all__ = ["CHECKS", "FULL", "QUICK", "Effort", "Timed", "run_checks"]

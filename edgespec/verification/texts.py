@@ -12,9 +12,8 @@ from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.settings import draw_settings
-from edgespec.verification.decoding import Prompt, decode, plain_logits
+from edgespec.verification.checks import CheckResult, Progress, Prompt, decode, plain_logits, silent
 from edgespec.verification.distributions import softmax
-from edgespec.verification.result import CheckResult, Progress, silent
 
 __all__ = ["check_coupled", "check_greedy"]
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from edgespec.benchmark.measuring import EnergyMeter
 from edgespec.cli.main import cli
 from edgespec.errors import EdgespecError, UsageError
 
@@ -99,3 +100,18 @@ def test_a_file_of_something_else_is_left_alone(
     result = bench("--suite", str(suite), "--out", str(out))
     assert isinstance(result.exception, UsageError)
     assert out.read_text() == "my notes\n"
+
+
+def test_energy_counters_that_start_over_or_cannot_be_read(tmp_path: Path) -> None:
+    folder = tmp_path / "intel-rapl:0"
+    folder.mkdir()
+    (folder / "max_energy_range_uj").write_text("10000000")
+    (folder / "energy_uj").write_text("9000000")
+    meter = EnergyMeter(tmp_path)
+    (folder / "energy_uj").write_text("9500000")
+    assert meter.joules() == pytest.approx(0.5)
+    (folder / "energy_uj").write_text("500000")
+    assert meter.joules() == pytest.approx(1.0)
+    (folder / "energy_uj").unlink()
+    assert meter.joules() is None
+    assert EnergyMeter(tmp_path / "nothing").joules() is None

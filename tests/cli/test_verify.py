@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from edgespec.backend import capabilities
 from edgespec.cli.verify import verify
 from edgespec.verification import suite
-from edgespec.verification.result import CheckResult
+from edgespec.verification.checks import CheckResult
 
 SMALL = suite.Effort(depths=(20,), answer=6, prefixes=1, draws=2_500, cycles=6)
 NAMES = ["invariance", "greedy", "coupled", "rejection", "cache"]

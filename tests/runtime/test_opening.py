@@ -11,8 +11,7 @@ from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.runtime.learning import keep_costs
 from edgespec.tuning import measure
-from edgespec.tuning.curves import published_figures
-from edgespec.tuning.kernels import fast_options
+from edgespec.tuning.kernels import fast_options, published_figures
 from edgespec.tuning.measure import Effort, measure_context, prove_batches
 from edgespec.tuning.profile import load_profile
 from edgespec.tuning.setting import Setting, find_setting, store_setting

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from edgespec.backend import Context, ContextOptions, Model
-from edgespec.tuning import exactness
-from edgespec.tuning.exactness import exactness_of, measure_setting
+from edgespec.tuning.exactness import exactness_of
 from edgespec.tuning.measure import Effort, measure_context, measuring_text
 from edgespec.tuning.setting import (
     SettingFigures,
@@ -21,6 +20,7 @@ from edgespec.tuning.setting import (
     load_setting,
     measurement_key,
     store_measurement,
+    store_setting,
 )
 
 OPTIONS = ContextOptions(length=512, threads=2, outputs=6)
@@ -200,41 +200,28 @@ def test_every_row_of_a_batch_is_compared(
     assert measure_context(context, EFFORT).identical <= 3
 
 
-# -- once ---------------------------------------------------------------------------------------
+# -- what is kept -------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[Effort]:
-    """The efforts of all measurements that were really made."""
-    efforts: list[Effort] = []
-
-    def counted(context: Context, effort: Effort) -> SettingFigures:
-        efforts.append(effort)
-        return measure_context(context, effort)
-
-    monkeypatch.setattr(exactness, "measure_context", counted)
-    return efforts
+def keep(context: Context, effort: Effort) -> SettingFigures:
+    """Measure a context, and store what was found."""
+    figures = measure_context(context, effort)
+    store_setting(context.model.path, figures)
+    return figures
 
 
-def test_a_context_is_measured_once(
-    context: Context, fresh_cache: Path, measured: list[Effort]
-) -> None:
+def test_what_was_measured_is_found_again(context: Context, fresh_cache: Path) -> None:
     assert load_setting(context) is None
-    figures = measure_setting(context, EFFORT)
-    assert measure_setting(context, EFFORT) == load_setting(context) == figures
-    assert measure_setting(context, EFFORT._replace(needed=2, repetitions=9)) == figures
-    assert len(measured) == 1
+    figures = keep(context, EFFORT)
+    assert load_setting(context) == load_setting(context, 2) == load_setting(context, 4) == figures
 
 
-def test_it_is_measured_again_when_larger_batches_are_needed(
-    context: Context, fresh_cache: Path, measured: list[Effort]
-) -> None:
-    measure_setting(context, EFFORT)
-    more = EFFORT._replace(largest=6, needed=6)
-    figures = measure_setting(context, more)
+def test_larger_batches_have_to_be_measured(context: Context, fresh_cache: Path) -> None:
+    keep(context, EFFORT)
+    assert load_setting(context, 6) is None
+    figures = keep(context, EFFORT._replace(largest=6, needed=6))
     assert figures.sizes[-1] == 6
-    assert measure_setting(context, EFFORT) == measure_setting(context, more) == figures
-    assert measured == [EFFORT, more]
+    assert load_setting(context, 4) == load_setting(context, 6) == figures
 
 
 @pytest.mark.parametrize(
@@ -252,15 +239,15 @@ def test_what_is_another_setting(
     context: Context,
     model: Model,
     fresh_cache: Path,
-    measured: list[Effort],
     changes: dict[str, Any],
     again: bool,
 ) -> None:
     brief = EFFORT._replace(depths=(20,), largest=2, needed=2, repetitions=1)
-    measure_setting(context, brief)
+    keep(context, brief)
     with Context(model, replace(OPTIONS, **changes)) as other:
-        figures = measure_setting(other, brief)
-        assert (len(measured) == 2) == again
+        found = load_setting(other, 2)
+        assert (found is None) == again
+        figures = found or keep(other, brief)
         options = other.options
         assert (figures.threads, figures.flash_attention, figures.kv_type) == (
             (options.threads, options.flash_attention, options.kv_type)
@@ -291,31 +278,28 @@ DAMAGES: dict[str, Damage] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_files_are_measured_again(
-    context: Context, fresh_cache: Path, measured: list[Effort], damage: str
-) -> None:
+def test_damaged_files_are_not_believed(context: Context, fresh_cache: Path, damage: str) -> None:
     brief = EFFORT._replace(depths=(8, 4), repetitions=1)
-    measure_setting(context, brief)
+    keep(context, brief)
     (file,) = measurements(fresh_cache)
     whole = json.loads(file.read_text("utf-8"))
     file.write_text(json.dumps(DAMAGES[damage](whole)), "utf-8")
     assert load_setting(context) is None
-    assert measure_setting(context, brief).sizes == [1, 2, 3, 4]
-    assert len(measured) == 2
+    assert keep(context, brief).sizes == [1, 2, 3, 4]
     assert load_setting(context) is not None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"threads": 2', b"\xff\xfe", b"null"], ids=str)
-def test_unreadable_files_are_measured_again(
-    context: Context, fresh_cache: Path, measured: list[Effort], content: bytes
+def test_unreadable_files_are_not_believed(
+    context: Context, fresh_cache: Path, content: bytes
 ) -> None:
     brief = EFFORT._replace(depths=(20,), largest=2, needed=2, repetitions=1)
-    measure_setting(context, brief)
+    keep(context, brief)
     (file,) = measurements(fresh_cache)
     file.write_bytes(content)
     assert load_setting(context) is None
-    measure_setting(context, brief)
-    assert len(measured) == 2
+    figures = keep(context, brief)
+    assert load_setting(context) == figures
 
 
 # -- the store ----------------------------------------------------------------------------------

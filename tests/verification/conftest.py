@@ -12,7 +12,7 @@ import pytest
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters import ModelDrafter, PromptLookupDrafter
-from edgespec.verification.decoding import Prompt
+from edgespec.verification.checks import Prompt
 
 OPTIONS = ContextOptions(length=512, threads=2, outputs=16)
 K = 3
