@@ -17,6 +17,7 @@ from edgespec import errors
 __version__ = "0.1.0"
 __all__ = [
     "EarlierTexts",
+    "Embedder",
     "Engine",
     "EngineOptions",
     "GenerationLimits",
@@ -36,6 +37,7 @@ __all__ = [
     "grammar_from_regex",
     "grammar_from_schema",
     "load",
+    "load_embedder",
 ]
 
 logging.getLogger("edgespec").addHandler(logging.NullHandler())
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from edgespec.grammars import grammar_from_regex, grammar_from_schema
     from edgespec.registry.fetch import Progress
     from edgespec.runtime.cycle import Origin, Statistics
+    from edgespec.runtime.embedding import Embedder, load_embedder
     from edgespec.runtime.engine import Engine
     from edgespec.runtime.loading import LoadProgress
     from edgespec.runtime.logprobs import TokenLogprobs
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "EarlierTexts": "edgespec.drafters.earlier",
+    "Embedder": "edgespec.runtime.embedding",
     "Engine": "edgespec.runtime.engine",
     "EngineOptions": "edgespec.runtime.options",
     "GenerationLimits": "edgespec.runtime.stream",
@@ -75,6 +79,7 @@ _HOMES = {
     "Turn": "edgespec.runtime.session",
     "grammar_from_regex": "edgespec.grammars",
     "grammar_from_schema": "edgespec.grammars",
+    "load_embedder": "edgespec.runtime.embedding",
 }
 _RENAMED = {"Piece": "TokenChunk"}
 

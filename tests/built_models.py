@@ -397,3 +397,50 @@ def write_hybrid(path: Path, layers: int = 4, seed: int = 0) -> Path:
         noise(block + "ffn_up.weight", inner, WIDTH)
         noise(block + "ffn_down.weight", WIDTH, inner)
     return _finish(writer, path)
+
+
+def write_bert(path: Path, pooling: gguf.PoolingType = gguf.PoolingType.MEAN) -> Path:
+    """A BERT of random weights that reads words of small Latin letters."""
+    heads, layers, context = 2, 2, 128
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    marks = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    tokens = [*marks, *(f"\u2581{letter}" for letter in letters), *letters, "\u2581the", "\u2581."]
+    writer = gguf.GGUFWriter(path, "bert")
+    writer.add_context_length(context)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(heads)
+    writer.add_layer_norm_eps(1e-12)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(pooling)
+    writer.add_tokenizer_model("bert")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] * len(marks) + [1] * (len(tokens) - len(marks)))
+    writer.add_token_type_count(2)
+    for name, number in {"unknown": 1, "bos": 2, "eos": 3, "seperator": 3, "padding": 0}.items():
+        writer.add_uint32(f"tokenizer.ggml.{name}_token_id", number)
+
+    noise, ones = _fillers(writer, 0)
+
+    def both(name: str, *shape: int) -> None:
+        noise(f"{name}.weight", *shape)
+        noise(f"{name}.bias", shape[0], deviation=0.1)
+
+    def norm(name: str) -> None:
+        ones(f"{name}.weight", WIDTH)
+        noise(f"{name}.bias", WIDTH, deviation=0.1)
+
+    noise("token_embd.weight", len(tokens), WIDTH, deviation=1.0)
+    noise("token_types.weight", 2, WIDTH)
+    noise("position_embd.weight", context, WIDTH, deviation=0.5)
+    norm("token_embd_norm")
+    for block in (f"blk.{layer}." for layer in range(layers)):
+        for part in ("q", "k", "v", "output"):
+            both(f"{block}attn_{part}", WIDTH, WIDTH)
+        norm(block + "attn_output_norm")
+        both(block + "ffn_up", INNER, WIDTH)
+        both(block + "ffn_down", WIDTH, INNER)
+        norm(block + "layer_output_norm")
+    return _finish(writer, path)

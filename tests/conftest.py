@@ -118,6 +118,13 @@ def toy_target(built_models: ModuleType, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="session")
+def encoder_model(built_models: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT of random weights that pools by the mean."""
+    path: Path = built_models.write_bert(tmp_path_factory.mktemp("models") / "bert.gguf")
+    return path
+
+
+@pytest.fixture(scope="session")
 def windowed_model(built_models: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Gemma 3 of random weights; two of four layers see 64 tokens."""
     path: Path = built_models.write_windowed(tmp_path_factory.mktemp("models") / "windowed.gguf")

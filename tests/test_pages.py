@@ -17,6 +17,7 @@ TESTED = {
     "client": "tests/server/test_readme.py",
     "conversation": "tests/test_programs.py",
     "drop-in": "tests/test_programs.py",
+    "embeddings": "tests/test_programs.py",
     "extraction": "tests/test_programs.py",
     "import": "tests/test_programs.py",
     "window": "tests/test_programs.py",

@@ -126,6 +126,11 @@ def test_asyncio(run: Callable[..., str]) -> None:
     assert "\nuntil then: " in run(program("asyncio"))
 
 
+def test_embeddings(run: Callable[..., str]) -> None:
+    near, far = map(float, run(program("embeddings")).split())
+    assert 1 > near > far > 0
+
+
 def test_extraction(run: Callable[..., str]) -> None:
     assert run(program("extraction")) == "Ada Larsen 42 Oslo\n"
 

@@ -1,6 +1,7 @@
 """The only package that talks to the native library: models, contexts, caches, hidden states."""
 
 from edgespec.backend.context import Context, ContextOptions
+from edgespec.backend.embedding import POOLINGS, EmbeddingContext
 from edgespec.backend.grammar import Grammar
 from edgespec.backend.head import HeadContext
 from edgespec.backend.kernels import KernelStatus, formats_of, kernel_status, time_formats
@@ -13,9 +14,11 @@ from edgespec.backend.vocabulary import PLAIN, Vocabulary
 
 __all__ = [
     "PLAIN",
+    "POOLINGS",
     "Capabilities",
     "Context",
     "ContextOptions",
+    "EmbeddingContext",
     "Grammar",
     "HeadContext",
     "KernelStatus",

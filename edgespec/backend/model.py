@@ -39,12 +39,14 @@ class ModelOptions:
             faster batches, but a second copy in memory. Ignored if `Capabilities.amx`, where it
             could crash.
         vocabulary_only: load the tokenizer and no weights.
+        embedding: accept models for embeddings too.
     """
 
     formats: frozenset[str] = frozenset()
     threads: int = 1
     repack: bool = True
     vocabulary_only: bool = False
+    embedding: bool = False
 
 
 class Model(Closing):
@@ -69,7 +71,7 @@ class Model(Closing):
         progress: Callable[[float], None] | None = None,
     ) -> None:
         options = options or ModelOptions()
-        self.header: GGUFHeader = read_header(Path(path))
+        self.header: GGUFHeader = read_header(Path(path), embedding=options.embedding)
         self.path = self.header.path
         self.options = options
         initialize()
@@ -83,7 +85,8 @@ class Model(Closing):
             undo.pop_all()
 
     def _refuse_unsuitable(self) -> None:
-        encodes = lib.llama_model_has_encoder(self.pointer) and self.header.eagle is None
+        separate = self.header.eagle is not None or self.header.encoder
+        encodes = lib.llama_model_has_encoder(self.pointer) and not separate
         if encodes or not lib.llama_model_has_decoder(self.pointer):
             raise ModelFileError(
                 f"{self.path.name} is an encoder model ({self.header.architecture}): "

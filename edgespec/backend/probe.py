@@ -131,9 +131,10 @@ def use(path: str, size: str) -> int:
 
 def _use(path: Path) -> None:
     from edgespec.backend.context import Context, ContextOptions
+    from edgespec.backend.embedding import EmbeddingContext
     from edgespec.backend.model import Model, ModelOptions
 
-    with Model(path, ModelOptions(repack=False)) as model:
+    with Model(path, ModelOptions(repack=False, embedding=True)) as model:
         header, vocabulary = model.header, model.vocabulary
         if header.eagle is not None:
             return  # it needs its target's context
@@ -143,6 +144,10 @@ def _use(path: Path) -> None:
                 for special in (False, True):
                     found = vocabulary.tokenize(text, parse_special=special)
                     vocabulary.decode(found[found < vocabulary.size])
+        if header.embeds:
+            with EmbeddingContext(model, header.embedding_pooling, length=16, threads=2) as context:
+                context.embed(tokens)
+            return
         with Context(model, ContextOptions(_CONTEXT, threads=2, batch=16, outputs=2)) as context:
             context.evaluate(tokens, 1)
             context.truncate(len(tokens) - 1)

@@ -17,6 +17,7 @@ from edgespec.files import cache_root
 
 if TYPE_CHECKING:
     from edgespec.registry.fetch import Progress
+    from edgespec.runtime.embedding import Embedder
     from edgespec.runtime.engine import Engine
     from edgespec.runtime.options import EngineOptions
 
@@ -25,6 +26,7 @@ __all__ = [
     "megabytes",
     "open_chat_engine",
     "open_engine",
+    "open_for_serving",
     "pull_progress",
     "say_compiling",
     "say_small_once",
@@ -71,6 +73,24 @@ def open_engine(model: str | None, options: EngineOptions) -> Engine:
         if line:
             click.echo(f"edgespec: {printable(line)}", err=True)
     return engine
+
+
+def open_for_serving(
+    model: str | None, options: EngineOptions, pooling: str | None
+) -> Engine | Embedder:
+    """Open an engine, or what an embedding model is.
+
+    Raises: whatever `Engine` or `load_embedder` raises.
+    """
+    from edgespec.gguf.header import read_header
+    from edgespec.registry.resolve import resolve
+    from edgespec.runtime.embedding import load_embedder
+
+    with pull_progress(model or "the default model") as download:
+        found = resolve(model, progress=download, offline=options.offline)
+    if model is not None and read_header(found.path, embedding=True).embeds:
+        return load_embedder(model, options, pooling=pooling)
+    return open_engine(model, options)
 
 
 def say_compiling() -> None:

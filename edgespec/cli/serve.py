@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from edgespec.cli.opening import open_engine
+from edgespec.cli.opening import open_for_serving
 from edgespec.cli.options import (
     engine_options,
     make_engine_options,
@@ -95,15 +95,21 @@ _MOST_KEYS = 1 << 16  # bytes of a file with keys
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Chat template (Jinja) in place of the model's own.",
 )
+@click.option(
+    "--pooling",
+    type=click.Choice(["mean", "cls", "last"]),
+    help="How /v1/embeddings makes a text's vector; only needed for models that generate text.",
+)
 @click.option("--allow-loops", is_flag=True, help="Go on where an answer only repeats itself.")
 @click.option("--no-ui", is_flag=True, help="Without the web page.")
 @sampling_options
 def serve(**values: Any) -> int:
     """Serve OpenAI's HTTP interface, and a web page.
 
-    Sampling options apply where a request sets none.
+    An embedding model serves /v1/embeddings. Sampling options apply where a request sets none.
     """
     require_extra("serve", "the server")
+    from edgespec.runtime.embedding import Embedder
     from edgespec.server.app import Limits, Service, make_app
     from edgespec.server.generating import Defaults
     from edgespec.server.guard import Access
@@ -134,19 +140,20 @@ def serve(**values: Any) -> int:
     )
     with (
         open_socket(values["host"], values["port"]) as listener,
-        open_engine(values["model"], options) as engine,
+        open_for_serving(values["model"], options, values["pooling"]) as engine,
     ):
         logging.basicConfig(level=logging.WARNING, format="edgespec: %(message)s")
         engine.model_name = values["alias"] or engine.model_name
-        if values["chat_template"] is not None:
+        if values["chat_template"] is not None and not isinstance(engine, Embedder):
             engine.use_template(values["chat_template"].read_text(encoding="utf-8-sig"))
         service = Service(
             engine,
             defaults,
             access,
             limits,
-            page=not values["no_ui"],
+            page=not (values["no_ui"] or isinstance(engine, Embedder)),
             recent=values["lookup_answers"],
+            pooling=values["pooling"],
         )
         host, port = listener.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -61,8 +61,6 @@ def check_texts(model: str, block: bytes, scores: AnyArray | None) -> None:
             raise MalformedError(f"its vocabulary has no token for the byte {lacking[0]}")
     elif model == "rwkv":
         _check_escapes(named)
-    elif model == "bert":
-        raise MalformedError("its tokenizer (bert) is one of encoders")
 
 
 def _check_escapes(texts: Sequence[bytes]) -> None:

@@ -52,13 +52,14 @@ _MAX_CONTEXT = 1 << 31
 _MAX_SPLITS = 1000
 _GUESSED = 1024  # a flag that converters set in general.file_type
 _ARCHITECTURE = re.compile(r"[\w.-]{1,64}", re.ASCII)
-_NOT_GENERATIVE = frozenset(
+_ENCODERS = frozenset(
     (
         *("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "neo-bert"),
-        *("modern-bert", "eurobert", "gemma-embedding", "llama-embed", "t5encoder"),
-        *("clip", "wavtokenizer-dec"),
+        *("modern-bert", "eurobert", "gemma-embedding", "llama-embed"),
     )
 )
+_OF_NO_USE = frozenset(("t5encoder", "clip", "wavtokenizer-dec"))
+_POOLINGS = ("none", "mean", "cls", "last", "rank")  # by llama.cpp's numbers
 
 
 class Tensor(NamedTuple):
@@ -110,7 +111,19 @@ class GGUFHeader:
     _token_types: AnyArray | None = field(repr=False, compare=False)
     tensors: tuple[Tensor, ...] = field(default=(), repr=False)
     unsaid: tuple[str, ...] = ()
+    pooling: str = "none"
+    encoder: bool = False
     _extents: tuple[tuple[Path, int], ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def embeds(self) -> bool:
+        """Whether it is a model for embeddings, and not for generating text."""
+        return self.encoder or self.pooling != "none"
+
+    @property
+    def embedding_pooling(self) -> str:
+        """How to make one vector of a text's where nobody says more: as the file says, or mean."""
+        return self.pooling if self.pooling in ("mean", "cls", "last") else "mean"
 
     def tokens(self) -> list[str]:
         """Return every token's text as the file has it; undecodable bytes as lone surrogates."""
@@ -145,8 +158,8 @@ class GGUFHeader:
         return [str(text, "utf-8", "surrogateescape") for text in split_strings(self._token_block)]
 
 
-def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
-    """Read and check the header of a GGUF model for text generation.
+def read_header(path: str | os.PathLike[str], *, embedding: bool = False) -> GGUFHeader:
+    """Read and check the header of a GGUF model for text generation, or for embeddings too.
 
     Raises ModelFileError, in one line that says what is wrong and what to do, if the file is
     missing, unreadable, not a GGUF, truncated, damaged, not the first part of a split model, not a
@@ -157,14 +170,16 @@ def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
     try:
         paths = _parts(path, Metadata(reader))
         readers = [reader, *(open_gguf(part) for part in paths[1:])]
-        return _header(paths, Metadata(reader), readers)
+        return _header(paths, Metadata(reader), readers, embedding=embedding)
     except MalformedError as error:
         raise damaged(path, error) from None
 
 
-def _header(paths: Sequence[Path], data: Metadata, readers: Sequence[BoundedReader]) -> GGUFHeader:
+def _header(
+    paths: Sequence[Path], data: Metadata, readers: Sequence[BoundedReader], *, embedding: bool
+) -> GGUFHeader:
     path = paths[0]
-    arch = _architecture(path, data)
+    arch, pooling, encoder = _architecture(path, data, embedding=embedding)
     reduced = read_reduced(data, arch)
     block, count, kinds = (
         (b"", len(reduced.target_ids), None) if reduced else _vocabulary(path, data)
@@ -212,6 +227,8 @@ def _header(paths: Sequence[Path], data: Metadata, readers: Sequence[BoundedRead
         eagle=eagle,
         held_out=read_held_out(data),
         unsaid=() if reduced else _unsaid(data),
+        pooling=pooling,
+        encoder=encoder,
         _token_block=block,
         _token_types=kinds,
         tensors=tuple(
@@ -224,23 +241,34 @@ def _header(paths: Sequence[Path], data: Metadata, readers: Sequence[BoundedRead
     )
 
 
-def _architecture(path: Path, data: Metadata) -> str:
-    """Return the architecture; refuse a model that cannot continue a text."""
+def _architecture(path: Path, data: Metadata, *, embedding: bool) -> tuple[str, str, bool]:
+    """Return the architecture, its pooling, and whether it is an encoder.
+
+    Raises:
+        ModelFileError: it cannot continue a text, and embeddings are not wanted either.
+    """
     arch = data.text("general.architecture")
     if not arch:
         raise MalformedError("it does not name its architecture (general.architecture)")
     if not _ARCHITECTURE.fullmatch(arch):  # it becomes part of keys, and of what is printed
         raise MalformedError(f"its architecture is called {arch[:40]!r}")
-    pooled = data.integer(f"{arch}.pooling_type", -1, 100) or 0
-    causal = data.flag(f"{arch}.attention.causal")
-    if arch in _NOT_GENERATIVE or pooled > 0 or causal is False:
+    number = max(0, data.integer(f"{arch}.pooling_type", -1, 100) or 0)
+    encoder = arch in _ENCODERS or data.flag(f"{arch}.attention.causal") is False
+    if arch in _OF_NO_USE:
         raise ModelFileError(
-            f"{path} cannot generate text (its {arch} model is for embeddings or encoding only): "
-            "choose a language model"
+            f"{path} cannot generate text (its {arch} model is for encoding only): choose a "
+            "language model"
         )
+    if (encoder or number) and not embedding:
+        raise ModelFileError(
+            f"{path} cannot generate text (its {arch} model is for embeddings): `edgespec serve` "
+            "and edgespec.load_embedder use it, or choose a language model"
+        )
+    if number >= len(_POOLINGS):
+        raise MalformedError(f"{arch}.pooling_type is {number}, which is not known")
     if data.text("general.type") in ("adapter", "mmproj", "imatrix"):
         raise ModelFileError(f"{path} is no model by itself: give the model it belongs to")
-    return arch
+    return arch, _POOLINGS[number], encoder
 
 
 def _vocabulary(path: Path, data: Metadata) -> tuple[bytes, int, AnyArray | None]:
@@ -253,7 +281,20 @@ def _vocabulary(path: Path, data: Metadata) -> tuple[bytes, int, AnyArray | None
     data.strings("tokenizer.ggml.merges")
     kinds = _beside(data, "tokenizer.ggml.token_type", count, "iu")
     check_texts(model, block, _beside(data, "tokenizer.ggml.scores", count, "f"))
+    if model == "bert":
+        _check_marks(data, count)
     return block, count, kinds
+
+
+def _check_marks(data: Metadata, count: int) -> None:
+    """Check the tokens that this tokenizer puts around a text, and for words it does not know."""
+    usual = {"bos": 101, "eos": 102, "unknown": 100, "seperator": 102}
+    if data.token("tokenizer.ggml.cls_token_id", count) is not None:
+        usual.pop("bos")
+    for name, default in usual.items():
+        key = f"tokenizer.ggml.{name}_token_id"
+        if data.token(key, count) is None and default >= count:
+            raise MalformedError(f"{key} is missing")
 
 
 def _unsaid(data: Metadata) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from edgespec._types import Int32Array
-from edgespec.backend import Grammar
+from edgespec._types import Float32Array, Int32Array
+from edgespec.backend import EmbeddingContext, Grammar
 from edgespec.backend.lifetime import Closing, Lifetime
 from edgespec.backend.native import claim_process
 from edgespec.drafters import EarlierTexts
@@ -25,6 +25,7 @@ from edgespec.runtime.constraint import Constraint, GbnfConstraint, GuidedConstr
 from edgespec.runtime.cycle import Cycle, CycleReport
 from edgespec.runtime.decoder import Decoder, Edit, PrefillProgress
 from edgespec.runtime.drafting import open_drafter
+from edgespec.runtime.embedding import Embedder, check_pooling, embedding_length
 from edgespec.runtime.holding import HoldingConstraint
 from edgespec.runtime.learning import remember
 from edgespec.runtime.loading import LoadProgress, make_policy, open_target
@@ -115,6 +116,7 @@ class Engine(Closing):
             )
             self.vocabulary = self.target.model.vocabulary
             self._breaker_tables: dict[tuple[str, ...], Int32Array] = {}
+            self._embedders: dict[str, Embedder] = {}
             if plan.drafter != "none" and self.options.most and not self.target.can_truncate():
                 plan = replace(plan, drafter="none", draft=None, shared=None)
                 self.notice = (
@@ -213,6 +215,43 @@ class Engine(Closing):
         self._check()
         reader = LogprobReader(logprobs, self.target.options.outputs, self.vocabulary.size)
         return self._scheduler.score(_token_ids(tokens), reader)
+
+    def embed(
+        self,
+        texts: str | Iterable[str | Sequence[int]],
+        *,
+        pooling: str = "mean",
+        normalize: bool = True,
+    ) -> Float32Array:
+        """Return vectors of texts, made of this model's hidden states; see `Embedder.embed`.
+
+        A model that was trained for embeddings makes better ones: `edgespec.load_embedder`.
+
+        Raises: as `Embedder.embed`, and UsageError for a pooling that does not exist.
+        """
+        return self.embedder(pooling).embed(texts, normalize=normalize)
+
+    def embedder(self, pooling: str = "mean") -> Embedder:
+        """Return what makes vectors of this model's hidden states; texts take turns with answers.
+
+        Raises:
+            UsageError: no such pooling, or the engine was closed.
+            BackendError: llama.cpp cannot open a context for it.
+        """
+        self._check()
+        check_pooling(pooling)
+        with self._scheduler.borrowed(object()):
+            if pooling not in self._embedders:
+                length = min(embedding_length(self.header, self.options), self.context_length)
+                threads = self.options.thread_count
+                context = EmbeddingContext(
+                    self.target.model, pooling, length=length, threads=threads
+                )
+                self._resources.enter_context(context)
+                self._embedders[pooling] = Embedder(
+                    self.model_name, context, self._scheduler.borrowed
+                )
+            return self._embedders[pooling]
 
     def chat(
         self,

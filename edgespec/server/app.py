@@ -24,8 +24,10 @@ from starlette.staticfiles import StaticFiles
 from edgespec import __version__
 from edgespec.compat.openai.responses_api import ResponseEvents
 from edgespec.errors import UsageError
+from edgespec.runtime.embedding import Embedder
 from edgespec.server.admission import Admission
 from edgespec.server.description import describe
+from edgespec.server.embedding import EmbeddingAnswer
 from edgespec.server.errors import ApiError, error_response
 from edgespec.server.generating import Defaults, Job, prepare, render
 from edgespec.server.guard import Access, KeyGuard, OriginGuard
@@ -35,6 +37,7 @@ from edgespec.server.requests import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
+    EmbeddingRequest,
     GenerationRequest,
     ResponseRequest,
     TemplateRequest,
@@ -95,20 +98,22 @@ class Service:
     """What the routes need.
 
     Attributes:
-        engine: an open one; not closed here.
+        engine: an open one, or an embedding model in its place; not closed here.
         defaults: for what requests do not specify.
         access: who may use it.
         limits: what a request may take.
         page: whether there is a web page.
         recent: tokens of each key's latest answers that prompt lookup may copy from.
+        pooling: makes embeddings of an engine's hidden states; without it, it makes none.
     """
 
-    engine: Engine
+    engine: Engine | Embedder
     defaults: Defaults
     access: Access = field(default_factory=Access)
     limits: Limits = field(default_factory=Limits)
     page: bool = True
     recent: int = 0
+    pooling: str | None = None
 
     def __post_init__(self) -> None:
         self.created = int(time.time())
@@ -147,13 +152,40 @@ class Service:
 
         return self._answer(request, *await self._asked(request, read))
 
-    async def embed(self, request: Request) -> Response:
+    async def embed(self, request: Request) -> EmbeddingAnswer:
         """POST /v1/embeddings."""
-        message = (
-            f"{self.engine.model_name} generates text, and embeddings are not supported: ask a "
-            "server that has an embedding model"
+        asked = await self._asked(request, partial(parse, EmbeddingRequest))
+        return EmbeddingAnswer(
+            asked,
+            self._embedder,
+            self.admission,
+            self.metrics,
+            self.limits.seconds,
+            self.engine.model_name,
         )
-        raise ApiError(400, message, code="unsupported")
+
+    def _embedder(self) -> Embedder:
+        if isinstance(self.engine, Embedder):
+            return self.engine
+        if self.pooling is None:
+            message = (
+                f"{self.engine.model_name} generates text: start the server with --pooling mean "
+                "for embeddings of its hidden states, or with an embedding model for better ones"
+            )
+            raise ApiError(400, message, code="unsupported")
+        return self.engine.embedder(self.pooling)
+
+    @property
+    def _writer(self) -> Engine:
+        """What generates text.
+
+        Raises:
+            ApiError: nothing does.
+        """
+        if isinstance(self.engine, Embedder):
+            message = f"{self.engine.model_name} is an embedding model: it generates no text"
+            raise ApiError(400, message, code="unsupported")
+        return self.engine
 
     def _answer(
         self, request: Request, asked: GenerationRequest, events: ResponseEvents | None = None
@@ -164,7 +196,7 @@ class Service:
 
         def prepared() -> Job:
             try:
-                return prepare(self.engine, asked, self.defaults, recent)
+                return prepare(self._writer, asked, self.defaults, recent)
             except ApiError as error:
                 raise (error if events is None else in_items(error)) from None
 
@@ -209,7 +241,7 @@ class Service:
     async def apply_template(self, request: Request) -> Response:
         """POST /apply-template."""
         asked = await self._asked(request, partial(parse, TemplateRequest))
-        text = await asyncio.to_thread(render, self.engine, asked)
+        text = await asyncio.to_thread(render, self._writer, asked)
         return JSONResponse({"prompt": text})
 
     def _piece(self, token: int) -> str | list[int]:

@@ -12,6 +12,7 @@ from edgespec.server.requests import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
+    EmbeddingRequest,
     ResponseRequest,
     TemplateRequest,
     TokenizeRequest,
@@ -25,6 +26,7 @@ _SHAPES: tuple[type[BaseModel], ...] = (
     ChatRequest,
     CompletionRequest,
     ResponseRequest,
+    EmbeddingRequest,
     TokenizeRequest,
     DetokenizeRequest,
     TemplateRequest,
@@ -71,6 +73,9 @@ def _paths() -> Json:
         "/v1/chat/completions": {"post": _generation("Answer a conversation", "Chat")},
         "/v1/completions": {"post": _generation("Continue a text", "Completion")},
         "/v1/responses": {"post": _generation("Answer a conversation in items", "Response")},
+        "/v1/embeddings": {
+            "post": _asking("Make vectors of texts", "Embedding", "429", "500", "503", "504")
+        },
         "/v1/models": {"get": _reading("The model, as a list", _of("Models"), "401", "403")},
         "/v1/models/{id}": {
             "get": _reading("The model", _of("Model"), "401", "403", "404", parameters=[name])
@@ -88,8 +93,8 @@ def _body(name: str) -> Json:
     return {"required": True, "content": _of(f"{name}Request")}
 
 
-def _asking(summary: str, name: str) -> Json:
-    errors = ("400", "401", "403", "408", "413")
+def _asking(summary: str, name: str, *more: str) -> Json:
+    errors = ("400", "401", "403", "408", "413", *more)
     return {"requestBody": _body(name), **_reading(summary, _of(f"{name}Answer"), *errors)}
 
 
@@ -150,6 +155,12 @@ def _results() -> Json:
             status={"enum": ["completed", "incomplete"]},
             output={"type": "array", "items": {"type": "object"}},
             usage=_object(input_tokens=number, output_tokens=number, total_tokens=number),
+        ),
+        "EmbeddingAnswer": _object(
+            object={"const": "list"},
+            data={"type": "array", "items": {"type": "object"}},
+            model=text,
+            usage=_object(prompt_tokens=number, total_tokens=number),
         ),
         "TokenizeAnswer": _object(tokens={"type": "array"}, count=number),
         "DetokenizeAnswer": _object(content=text),

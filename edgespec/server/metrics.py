@@ -84,6 +84,10 @@ class Metrics:
             self._decode.observe(figures.decode_s)
             self._speed.observe(figures.tokens_per_second)
 
+    def embedded(self, tokens: int) -> None:
+        """Add a text that was embedded."""
+        self._tokens["prompt"].inc(tokens)
+
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)

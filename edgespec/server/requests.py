@@ -21,6 +21,7 @@ __all__ = [
     "ChatRequest",
     "CompletionRequest",
     "DetokenizeRequest",
+    "EmbeddingRequest",
     "GenerationRequest",
     "ResponseFormat",
     "ResponseRequest",
@@ -38,6 +39,7 @@ _MOST_LIKELY = 20
 
 _MOST_ANSWERS = 16
 _MOST_PROMPTS = 64
+_MOST_TEXTS = 2048
 _MOST_TOKENS = 1 << 20
 _MOST_BIASES = 1 << 19
 
@@ -386,6 +388,32 @@ def in_items(error: ApiError) -> ApiError:
         told["param"] = f"{renamed}.{rest}" if rest else renamed
         told["message"] = told["message"].replace(field, renamed, 1)
     return error
+
+
+class EmbeddingRequest(_Shape):
+    """The body of a request for embeddings."""
+
+    model: str | None = None
+    """Ignored: the server has one model."""
+    input: str | Annotated[Items[str] | Tokens | Items[Tokens], Field(min_length=1)]
+    """Texts, or token ids of texts."""
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    """Only the first numbers of each vector, with length 1 again: for models trained for that."""
+
+    def texts(self) -> list[str | list[int]]:
+        """Return them one by one.
+
+        Raises:
+            ApiError: there are too many.
+        """
+        if isinstance(self.input, str):
+            return [self.input]
+        if len(self.input) > _MOST_TEXTS and not isinstance(self.input[0], int):
+            message = f"input: there are {len(self.input)} texts: {_MOST_TEXTS} are the most"
+            raise ApiError(400, message, param="input")
+        tokens = [one for one in self.input if isinstance(one, int)]
+        return [tokens] if tokens else [one for one in self.input if not isinstance(one, int)]
 
 
 class TokenizeRequest(_Shape):

@@ -24,9 +24,9 @@ from edgespec.server.generating import Job
 from edgespec.server.metrics import Metrics
 from edgespec.server.requests import GenerationRequest
 
-__all__ = ["Answer"]
+__all__ = ["DELIVERY_S", "Answer", "while_connected"]
 
-_DELIVERY_S = 60.0
+DELIVERY_S = 60.0
 """How long a client may take to receive the rest when the generation is over."""
 
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -74,8 +74,8 @@ class Answer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Generate and send until that is done or the client has left."""
-        await _while_connected(
-            receive, self._respond(scope, receive, send), self._seconds + _DELIVERY_S
+        await while_connected(
+            receive, self._respond(scope, receive, send), self._seconds + DELIVERY_S
         )
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -289,7 +289,7 @@ def _as_event(value: Json) -> bytes:
     return b"data: " + text.encode("utf-8") + b"\n\n"
 
 
-async def _while_connected(receive: Receive, work: Awaitable[None], seconds: float) -> None:
+async def while_connected(receive: Receive, work: Awaitable[None], seconds: float) -> None:
     """Do the work; cancel it when the client has left or the time is over."""
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(receive))

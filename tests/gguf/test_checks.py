@@ -57,7 +57,6 @@ def test_a_sound_vocabulary_passes(model: str, texts: list[str]) -> None:
         ("rwkv", [*ALONE, "a\\x4g"], "inside an escape"),
         ("rwkv", [*ALONE[:97], *ALONE[98:], "ab"], "no token for the byte 97"),
         ("rwkv", [*ALONE[:10], *ALONE[11:], "\\nb"], "no token for the byte 10"),
-        ("bert", ["[PAD]", "a"], "encoders"),
     ],
 )
 def test_a_vocabulary_that_ends_the_tokenizer_is_refused(

@@ -158,6 +158,25 @@ def test_tensor_data_cut_off(make_gguf):
     refuse(path, "truncated: it ends at byte")
 
 
+def test_a_model_for_embeddings(make_gguf) -> None:
+    """It has to be asked for; what its tokenizer needs is checked."""
+    assert not read_header(make_gguf(), embedding=True).embeds
+    pooled = read_header(make_gguf(arch="qwen3", pooling_type=3), embedding=True)
+    assert (pooled.embeds, pooled.encoder, pooled.pooling) == (True, False, "last")
+    encoder = read_header(make_gguf(arch="nomic-bert"), embedding=True)
+    assert (encoder.embeds, encoder.encoder, encoder.embedding_pooling) == (True, True, "mean")
+    with pytest.raises(ModelFileError, match="pooling_type is 9, which is not known"):
+        read_header(make_gguf(pooling_type=9), embedding=True)
+    with pytest.raises(ModelFileError, match="encoding only"):
+        read_header(make_gguf(arch="t5encoder"), embedding=True)
+
+    def words(writer: gguf.GGUFWriter) -> None:
+        writer.add_tokenizer_model("bert")
+
+    with pytest.raises(ModelFileError, match=r"tokenizer\.ggml\.bos_token_id is missing"):
+        read_header(make_gguf(arch="bert", change=words), embedding=True)
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

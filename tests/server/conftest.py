@@ -67,7 +67,7 @@ class Running:
 @contextmanager
 def running(engine: Engine, **options: Any) -> Iterator[Running]:
     access = options.pop("access", Access())
-    recent = options.pop("recent", 0)
+    recent, pooling = options.pop("recent", 0), options.pop("pooling", None)
     send_buffer = options.pop("send_buffer", None)
     service = Service(
         engine,
@@ -75,6 +75,7 @@ def running(engine: Engine, **options: Any) -> Iterator[Running]:
         access,
         Limits(**{"grace": 0.0, **options}),
         recent=recent,
+        pooling=pooling,
     )
     listener = open_socket("127.0.0.1", 0)
     if send_buffer:

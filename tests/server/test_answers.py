@@ -522,9 +522,3 @@ def test_an_answer_that_only_repeats_itself_ends(client: Any, endless: Any) -> N
     assert longer["edgespec"]["finish_reason"] == "length"
     text = answer["choices"][0]["text"]
     assert text and longer["choices"][0]["text"].startswith(text)
-
-
-def test_embeddings_are_refused_in_one_line(client: Any, engine: Any) -> None:
-    with pytest.raises(openai.BadRequestError, match="embeddings are not supported") as caught:
-        client.embeddings.create(model="x", input="a river")
-    assert engine.model_name in str(caught.value)

@@ -26,6 +26,7 @@ OPERATIONS = [
     ("POST", "/v1/chat/completions", 40),
     ("POST", "/v1/completions", 40),
     ("POST", "/v1/responses", 30),
+    ("POST", "/v1/embeddings", 20),
     ("POST", "/tokenize", 20),
     ("POST", "/detokenize", 20),
     ("POST", "/apply-template", 20),

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from edgespec.backend.lifetime import Closing
 from edgespec.compat.llama.asking import Seeds
 from edgespec.compat.llama.completions import Completions
+from edgespec.compat.llama.embeddings import Embeddings, pooling_of
 from edgespec.compat.llama.settings import (
     check_chat_format,
     check_gpu_layers,
@@ -17,15 +18,19 @@ from edgespec.compat.llama.settings import (
     engine_options,
 )
 from edgespec.errors import UnsupportedError
+from edgespec.gguf.header import read_header
 from edgespec.registry.fetch import matching_file
+from edgespec.registry.resolve import resolve
+from edgespec.runtime.embedding import Embedder, load_embedder
 from edgespec.runtime.engine import Engine
+from edgespec.runtime.options import EngineOptions
 
 __all__ = ["Llama"]
 
 _DEFAULT_SEED = 0xFFFFFFFF
 
 
-class Llama(Completions, Closing):
+class Llama(Completions, Embeddings, Closing):
     """A drop-in for ``llama_cpp.Llama``: the same calls, and answers of the same shape.
 
     In contrast to the original, several threads may use it at once. What it cannot do raises
@@ -41,6 +46,10 @@ class Llama(Completions, Closing):
         type_k, type_v: of the cache, ggml's number of F16, F32 or Q8_0; both the same.
         last_n_tokens_size: how many recent tokens the penalties see, the prompt's included.
         chat_format: only the model's own.
+        embedding: open it for `embed` and `create_embedding`; an embedding model needs that, and
+            then does nothing else.
+        pooling_type: how they make one vector of a text's, ggml's number; -1 is the file's own,
+            which for a model that generates text is none: a vector of each token.
         spm_infill: whether the suffix comes before the prefix when a gap is filled.
         verbose: ignored; llama.cpp's messages go to the logger "edgespec.llama".
         draft, k, kernels: as in `EngineOptions`.
@@ -64,6 +73,8 @@ class Llama(Completions, Closing):
         type_v: int | None = None,
         last_n_tokens_size: int = 64,
         chat_format: str | None = None,
+        embedding: bool = False,
+        pooling_type: int = -1,
         spm_infill: bool = False,
         verbose: bool = True,
         draft: str = "auto",
@@ -90,9 +101,24 @@ class Llama(Completions, Closing):
         self._seeds = Seeds(seed)
         self._window = last_n_tokens_size
         self._suffix_first = spm_infill
-        self.engine = Engine(self.model_path, options)
-        self.metadata = self.engine.target.model.metadata
+        self._embedder: Embedder | None = None
+        self._open(options, pooling_type, embedding=embedding)
+        self.metadata = self._model.metadata
         self.context_params = SimpleNamespace(n_ctx=self.n_ctx())  # as some programs look for it
+
+    def _open(self, options: EngineOptions, pooling: int, *, embedding: bool) -> None:
+        if embedding:
+            found = resolve(self.model_path, offline=options.offline)
+            header = read_header(found.path, embedding=True)
+            wanted = pooling_of(pooling, header.pooling)
+            if header.embeds:
+                self._embedder = load_embedder(self.model_path, options, pooling=wanted)
+                self._model, self._length = self._embedder.model, self._embedder.context_length
+                return
+        self.engine = Engine(self.model_path, options)
+        self._model, self._length = self.engine.target.model, self.engine.context_length
+        if embedding:
+            self._embedder = self.engine.embedder(wanted)
 
     @classmethod
     def from_pretrained(
@@ -117,12 +143,15 @@ class Llama(Completions, Closing):
         return cls(f"hf:{repo_id}/{matching_file(repo_id, filename)}", **keywords)
 
     def __del__(self) -> None:
-        if hasattr(self, "engine"):  # it was opened
+        if "_length" in self.__dict__:  # it was opened
             self.close()
 
     def close(self) -> None:
         """Free the model; answers that are being written end."""
-        self.engine.close()
+        if "engine" in self.__dict__:
+            self.engine.close()
+        elif self._embedder is not None:
+            self._embedder.close()
 
     # -- tokens -----------------------------------------------------------------------------
 
@@ -134,7 +163,7 @@ class Llama(Completions, Closing):
             add_bos: start with BOS, if this model's texts do.
             special: read ``<|im_start|>`` and the like as control tokens.
         """
-        vocabulary = self.engine.vocabulary
+        vocabulary = self._model.vocabulary
         tokens: list[int] = vocabulary.tokenize(
             text, add_special=add_bos, parse_special=special
         ).tolist()
@@ -156,7 +185,7 @@ class Llama(Completions, Closing):
         Raises:
             BackendError: a token does not exist.
         """
-        vocabulary = self.engine.vocabulary
+        vocabulary = self._model.vocabulary
         text = b"".join(vocabulary.piece(int(token), special=special) for token in tokens)
         begins = len(tokens) > 0 and int(tokens[0]) == vocabulary.bos
         return text[1:] if begins and text[:1] == b" " else text
@@ -167,21 +196,21 @@ class Llama(Completions, Closing):
 
     def token_bos(self) -> int:
         """Return the token that texts begin with; -1 if there is none."""
-        return _or_none(self.engine.vocabulary.bos)
+        return _or_none(self._model.vocabulary.bos)
 
     def token_eos(self) -> int:
         """Return the token that texts end with; -1 if there is none."""
-        return _or_none(self.engine.vocabulary.eos)
+        return _or_none(self._model.vocabulary.eos)
 
     def token_nl(self) -> int:
         """Return the token of a line break; -1 if there is none."""
-        return _or_none(self.engine.vocabulary.newline)
+        return _or_none(self._model.vocabulary.newline)
 
     # -- facts and state --------------------------------------------------------------------
 
     def n_ctx(self) -> int:
         """Return the number of tokens of the context."""
-        return self.engine.context_length
+        return self._length
 
     @property
     def n_tokens(self) -> int:
@@ -190,11 +219,11 @@ class Llama(Completions, Closing):
 
     def n_vocab(self) -> int:
         """Return the number of tokens of the vocabulary."""
-        return self.engine.vocabulary.size
+        return self._model.vocabulary.size
 
     def n_embd(self) -> int:
         """Return the width of the hidden state."""
-        return self.engine.target.model.embedding_length
+        return self._model.embedding_length
 
     def set_seed(self, seed: int) -> None:
         """Set the start of the sequence that gives calls without a seed theirs."""
@@ -207,12 +236,6 @@ class Llama(Completions, Closing):
         """Do nothing: edgespec keeps caches of earlier prompts by itself (`prompt_cache`)."""
 
     # -- what it does not do ----------------------------------------------------------------
-
-    def create_embedding(self, *_: Any, **__: Any) -> NoReturn:
-        """Not supported."""
-        raise UnsupportedError("embeddings are not supported: edgespec generates text")
-
-    embed = create_embedding
 
     def eval(self, *_: Any, **__: Any) -> NoReturn:
         """Not supported."""
@@ -232,6 +255,8 @@ class Llama(Completions, Closing):
         Raises:
             UnsupportedError: always; to `hasattr` and the like it is an AttributeError.
         """
+        if name == "engine" and "_length" in self.__dict__:
+            raise _MissingError(f"{self.model_path} is an embedding model: it generates no text")
         if name.startswith("_") or name == "engine":
             raise AttributeError(name)
         raise _MissingError(

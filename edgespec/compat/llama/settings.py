@@ -36,14 +36,12 @@ _IGNORED: dict[str, tuple[Any, str]] = {
 """Keywords without effect here: keyword -> its default, and what edgespec does instead."""
 
 _REFUSED: dict[str, tuple[Any, str]] = {
-    "embedding": (False, "edgespec generates text and computes no embeddings"),
     "vocab_only": (False, "edgespec loads whole models"),
     "lora_path": (None, "edgespec has no LoRA adapters: merge it into the model's file"),
     "lora_base": (None, "edgespec has no LoRA adapters: merge it into the model's file"),
     "kv_overrides": (None, "a model's metadata is taken as its file has it"),
     "tokenizer": (None, "edgespec uses the tokenizer of the model's file"),
     "chat_handler": (None, "edgespec uses the chat template of the model's file"),
-    "pooling_type": (-1, "edgespec computes no embeddings"),
     "attention_type": (-1, "edgespec uses the attention of the model's file"),
     "rope_scaling_type": (-1, _ROTARY),
     "yarn_ext_factor": (-1.0, _ROTARY),
@@ -126,7 +124,7 @@ def engine_options(
         draft=draft,
         kernels=kernels,
         k=k,
-        context=n_ctx or read_header(resolve(model).path).context_length,
+        context=n_ctx or read_header(resolve(model).path, embedding=True).context_length,
         threads=n_threads or 0,
         flash_attention=True if flash_attn else None,
         kv_type=_KV_TYPES[first],

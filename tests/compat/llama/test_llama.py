@@ -74,7 +74,6 @@ def test_keywords_that_are_ignored_with_a_warning(
 @pytest.mark.parametrize(
     "keyword",
     [
-        {"embedding": True},
         {"vocab_only": True},
         {"lora_path": "adapter.gguf"},
         {"kv_overrides": {"a": 1}},
@@ -120,7 +119,7 @@ def test_what_a_call_cannot_have(ours: Any) -> None:
     for keyword in ({"suffix": " and so on"},):
         with pytest.raises(UnsupportedError, match=f"{next(iter(keyword))}.* is not supported"):
             ours("The sea is", **keyword)
-    for name in ("create_embedding", "embed", "eval", "sample", "generate", "save_state"):
+    for name in ("eval", "sample", "generate", "save_state"):
         with pytest.raises(NotImplementedError, match="not supported"):
             getattr(ours, name)("The sea is")
     for name in ("logits_processor", "stopping_criteria"):
