@@ -12,8 +12,10 @@ import numpy as np
 
 from edgespec._types import ByteArray, Float32Array, Int32Array
 from edgespec.backend.batch import Batch
+from edgespec.backend.branches import MOST_NODES, Branches
 from edgespec.backend.checkpoints import Checkpoints, WholeState, byte_pointer
 from edgespec.backend.interrupts import CancelFlag, beside
+from edgespec.backend.kernels import opened_device
 from edgespec.backend.lifetime import Closing
 from edgespec.backend.model import Model
 from edgespec.backend.native import claim_process, lib, recent_errors
@@ -25,6 +27,8 @@ __all__ = ["Context", "ContextOptions"]
 
 _KV_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "f32": lib.GGML_TYPE_F32}
 _NO_SLOT, _ABORTED = 1, 2
+_TRIED_TREE, _TRIED_PATH = (-1, 0, 0, 1, 2), (0, 2, 4)
+"""Parents of a small tree, and a path of it whose cells do not lie side by side."""
 _LONG = 32
 """An evaluation of this many tokens may take seconds."""
 
@@ -72,6 +76,8 @@ class Context(Closing):
     Attributes:
         on_evaluated: called after every evaluation with the position of its first token and the
             number of tokens, to read results that the next evaluation overwrites.
+        on_kept: called when a path of a tree is kept, with the position of its first token and
+            its nodes.
 
     Raises:
         UsageError: an option is out of range; or the process is a fork of one that used a model.
@@ -87,8 +93,15 @@ class Context(Closing):
         self.length = 0
         self._cancel = CancelFlag()
         self._pointer: Any = None
+        self._branches: Branches | None = None
+        device = opened_device() if model.exact_attention and options.flash_attention else None
+        if device is not None:
+            device.opened_states()  # what others left
         self._pointer = _open(model, options, self._cancel, other)
+        if device is not None and not model.has_state:
+            self._branches = Branches(device, device.opened_states())
         self.on_evaluated: Callable[[int, int], None] | None = None
+        self.on_kept: Callable[[int, Int32Array], None] | None = None
         self._memory = lib.llama_get_memory(self._pointer)
         self._recurrent = model.has_state
         self._window = 0 if self._recurrent else model.window
@@ -153,6 +166,61 @@ class Context(Closing):
             rows = np.ctypeslib.as_array(pointer, shape=(outputs, self._n_vocab))
             self._rows[address, outputs] = rows
         return rows
+
+    def evaluate_tree(self, tokens: Int32Array, parents: Int32Array, outputs: int) -> Float32Array:
+        """Append a tree; return the logits after each of the last `outputs` nodes.
+
+        A node's logits are bit for bit those of its path evaluated as a chain. Follow it by
+        `keep_path` or `truncate`: until then the cache can be used for nothing else.
+
+        Args:
+            tokens: int32 (n,), 1 <= n <= `MOST_NODES`.
+            parents: int32 (n,), of each node the number of an earlier one; -1 where it follows
+                the tokens in the cache.
+            outputs: as for `evaluate`, and so are result and errors.
+
+        Raises:
+            UsageError: not with this context; see `can_branch`.
+        """
+        if self._branches is None or len(tokens) > min(MOST_NODES, self.options.batch):
+            raise UsageError("this context cannot evaluate such a tree")
+        self._branches.lay(self.length, parents)
+        try:
+            return self.evaluate(tokens, outputs)
+        finally:
+            self._branches.lift()
+
+    def keep_path(self, base: int, path: Int32Array) -> None:
+        """Keep a path of the tree that was just evaluated, and nothing else of it.
+
+        Args:
+            base: number of tokens in the cache before.
+            path: int32 (n,), its nodes from the top.
+        """
+        assert self._branches is not None
+        self._branches.keep(base, path)
+        if self.on_kept is not None:
+            self.on_kept(base, path)
+        self.truncate(base + len(path))
+
+    def can_branch(self) -> bool:
+        """Try whether a tree's nodes have the bits of chains; empty the cache."""
+        if self._branches is None or self.options.outputs < len(_TRIED_TREE):
+            return False
+        tokens = np.arange(1, len(_TRIED_TREE) + 1, dtype=np.int32) % self._n_vocab
+        before = tokens[:2]
+        self.clear()
+        self.prefill(before)
+        tree = self.evaluate_tree(tokens, np.array(_TRIED_TREE, np.int32), len(tokens)).copy()
+        self.keep_path(len(before), np.array(_TRIED_PATH, np.int32))
+        behind = self.evaluate(tokens[:1], 1).copy()
+        self.truncate(len(before))
+        path = tokens[list(_TRIED_PATH)]
+        chain = self.evaluate(np.append(path, tokens[:1]), len(path) + 1)
+        expected = np.concatenate((tree[list(_TRIED_PATH)], behind))
+        possible = np.array_equal(chain, expected, equal_nan=True)
+        self.clear()
+        return possible
 
     def _decode(self, tokens: Int32Array, outputs: int) -> None:
         count = len(tokens)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgespec._types import Float32Array
+from edgespec._types import Float32Array, Int32Array
 from edgespec.backend.context import Context
 from edgespec.backend.native import LAYER_TAPS, capabilities, lib
 from edgespec.errors import BackendError, UsageError
@@ -113,7 +113,7 @@ class RecordedInputs:
         # The system allocates memory for rows when they are written.
         self.rows = np.empty((context.capacity, len(layers) * width), np.float32)
         self.length = 0
-        context.on_evaluated = self._record
+        context.on_evaluated, context.on_kept = self._record, self._keep
 
     def _record(self, start: int, count: int) -> None:
         width = self._context.model.embedding_length
@@ -123,7 +123,13 @@ class RecordedInputs:
         if start <= self.length:
             self.length = start + count
 
+    def _keep(self, base: int, path: Int32Array) -> None:
+        """Nodes of a tree were recorded side by side; bring those of a path together."""
+        for depth, node in enumerate(path.tolist()):
+            if node != depth:
+                self.rows[base + depth] = self.rows[base + node]
+
     def close(self) -> None:
         """Stop recording."""
-        self._context.on_evaluated = None
+        self._context.on_evaluated = self._context.on_kept = None
         self._taps.close()

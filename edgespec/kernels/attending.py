@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from edgespec.kernels import ggml, tables
 from edgespec.kernels.attention import CHUNK, KEYS, RECORD_HEAD
+from edgespec.kernels.branches import copy_bytes, path_cell
 from edgespec.kernels.multiplying import allocate, flush, reserve, run
-from edgespec.kernels.native import add_atomically, call, load32, load64, native, store64
+from edgespec.kernels.native import add_atomically, call, load16, load32, load64, native, store16, store64
 
 __all__ = ["attend", "attend_units", "merge_units", "supports_attention"]
 
@@ -25,6 +26,7 @@ _PAIRS = 32
 one is used for all."""
 
 _WIDEST = 1024
+_MINUS_INFINITY = 0xFC00  # float16
 _UNITS_A_THREAD = 4
 _MOST_RECORDS = 1 << 24
 """Bytes for the records of shared blocks."""
@@ -90,9 +92,15 @@ def attend(state: int, node: int) -> bool:
     if records > _MOST_RECORDS:
         split, records = False, 0
     scratch = _scratch_bytes(load64(k + ggml.SIZES), load64(node + ggml.SIZES), tile * group)
+    tree = load64(state + 8 * tables.TREE)
+    if tree and load64(tree + 8 * tables.TREE_COUNT) == queries:
+        scratch += _laid_bytes(k) + _laid_bytes(load64(node + ggml.SOURCES + 16)) + 2 * BLOCK
+    else:
+        tree = 0
     if not reserve(state, records + 64 + threads * scratch):
         return False
     store64(work + 8 * tables.NODE, node)
+    store64(work + 8 * tables.BRANCHES, tree)
     kernel = load64(table + 8 * (tables.ATTEND + load32(k + ggml.TYPE)))
     store64(work + 8 * tables.KERNEL, kernel)
     store64(work + 8 * tables.GROUP, group)
@@ -225,13 +233,21 @@ def _addresses(work: int, unit: int, block: int, scratch: int) -> int:
         store64(scratch + 8 * pair, address)
         address = 0
         if mask:
-            address = load64(mask + ggml.DATA) + query * load64(mask + ggml.STRIDES + 8)
+            row = _mask_row(work, query)
+            address = load64(mask + ggml.DATA) + row * load64(mask + ggml.STRIDES + 8)
             plane = head % load64(mask + ggml.SIZES + 16)
             address += plane * load64(mask + ggml.STRIDES + 16) + 2 * BLOCK * block
             plane = batch % load64(mask + ggml.SIZES + 24)
             address += plane * load64(mask + ggml.STRIDES + 24)
         store64(scratch + 8 * (pairs + pair), address)
     return scratch + (16 * pairs + 63) // 64 * 64
+
+
+@native
+def _mask_row(work: int, query: int) -> int:
+    """Whose row of the mask a query has."""
+    tree = load64(work + 8 * tables.BRANCHES)
+    return load64(tree + 8 * (tables.TREE_ROWS + query)) if tree else query
 
 
 @native
@@ -263,8 +279,11 @@ def _batch(work: int, unit: int) -> int:
 def _attend_block(
     work: int, unit: int, block: int, addresses: int, records: int, scratch: int, pairs: int
 ) -> None:
-    node = load64(work + 8 * tables.NODE)
+    node, tree = load64(work + 8 * tables.NODE), load64(work + 8 * tables.BRANCHES)
     k, v = load64(node + ggml.SOURCES + 8), load64(node + ggml.SOURCES + 16)
+    if tree and BLOCK * (block + 1) > load64(tree + 8 * tables.TREE_BASE):
+        _attend_branches(work, unit, block, addresses, records, scratch, pairs)
+        return
     first, stride = BLOCK * block, load64(k + ggml.STRIDES + 8)
     keys = min(BLOCK, load64(k + ggml.SIZES + 8) - first)
     ask_k, ask_v = _rows(k, work, unit, first + BLOCK), _rows(v, work, unit, first + BLOCK)
@@ -295,6 +314,96 @@ def _attend_block(
         records,
         scratch,
     )
+
+
+@native
+def _attend_branches(
+    work: int, unit: int, block: int, addresses: int, records: int, scratch: int, pairs: int
+) -> None:
+    """A block in which queries of a tree see different cells: one query after the other."""
+    node, group = load64(work + 8 * tables.NODE), load64(work + 8 * tables.GROUP)
+    k, v = load64(node + ggml.SOURCES + 8), load64(node + ggml.SOURCES + 16)
+    first, last = BLOCK * block, load64(k + ggml.SIZES + 8)
+    keys = min(BLOCK, last - first)
+    laid_k = scratch
+    laid_v = laid_k + _laid_bytes(k)
+    mask = laid_v + _laid_bytes(v)
+    _lay(k, work, unit, first, keys, laid_k)
+    _lay(v, work, unit, first, keys, laid_v)
+    for query in range(pairs // group):
+        token = _query(work, unit, query * group)
+        _lay_path(k, work, unit, first, keys, token, laid_k)
+        _lay_path(v, work, unit, first, keys, token, laid_v)
+        masks = addresses + 8 * (pairs + query * group)
+        _limit_mask(work, load64(masks), first, keys, token, mask)
+        for pair in range(group):
+            store64(masks + 8 * pair, mask)
+        call(
+            load64(work + 8 * tables.KERNEL),
+            laid_k,
+            _row_bytes(k),
+            load64(k + ggml.SIZES),
+            laid_v,
+            _row_bytes(v),
+            load64(v + ggml.SIZES),
+            keys,
+            load32(node + ggml.PARAMETERS),
+            group,
+            laid_k,
+            laid_v,
+            0,
+            0,
+            addresses + 8 * query * group,
+            masks,
+            records + query * group * load64(work + 8 * tables.RECORD_SIZE),
+            mask + 2 * BLOCK,
+        )
+
+
+@native
+def _row_bytes(cache: int) -> int:
+    """Of one head's keys or values."""
+    width, kind = load64(cache + ggml.SIZES), load32(cache + ggml.TYPE)
+    if kind == ggml.Q8_0:
+        return width // 32 * 34
+    return 2 * width if kind == ggml.F16 else 4 * width
+
+
+@native
+def _laid_bytes(cache: int) -> int:
+    return (BLOCK * _row_bytes(cache) + 63) // 64 * 64
+
+
+@native
+def _lay(cache: int, work: int, unit: int, first: int, keys: int, target: int) -> None:
+    """Copy a block's rows as they lie."""
+    source, size = _rows(cache, work, unit, first), _row_bytes(cache)
+    for key in range(keys):
+        copy_bytes(source + key * load64(cache + ggml.STRIDES + 8), target + key * size, size)
+
+
+@native
+def _lay_path(
+    cache: int, work: int, unit: int, first: int, keys: int, token: int, target: int
+) -> None:
+    """Copy the cells of a token's path to their places in the block."""
+    tree, size = load64(work + 8 * tables.BRANCHES), _row_bytes(cache)
+    base = load64(tree + 8 * tables.TREE_BASE)
+    for depth in range(load64(tree + 8 * (tables.TREE_DEPTHS + token)) + 1):
+        place = base + depth - first
+        if place >= 0 and place < keys:
+            source = _rows(cache, work, unit, path_cell(tree, token, depth))
+            copy_bytes(source, target + place * size, size)
+
+
+@native
+def _limit_mask(work: int, row: int, first: int, keys: int, token: int, target: int) -> None:
+    """Copy a row of the mask, without what lies behind the token's path."""
+    tree = load64(work + 8 * tables.BRANCHES)
+    end = load64(tree + 8 * tables.TREE_BASE) + load64(tree + 8 * (tables.TREE_DEPTHS + token)) + 1
+    for key in range(keys):
+        seen = load16(row + 2 * key) if row else 0
+        store16(target + 2 * key, seen if first + key < end else _MINUS_INFINITY)
 
 
 @native

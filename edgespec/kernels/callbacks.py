@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from edgespec.kernels import ggml, tables
 from edgespec.kernels.attending import attend, supports_attention
+from edgespec.kernels.branches import prepare_tree
 from edgespec.kernels.layers import compute_rows, supports_rows
 from edgespec.kernels.multiplying import (
     flush,
@@ -305,6 +306,7 @@ def compute(backend: int, graph: int) -> Int32:
     if abort and call(abort, load64(state + 8 * tables.ABORT_DATA)) & 255:
         return ggml.ABORTED
     store64(state + 8 * (tables.ROTATION + tables.POSITIONS), 0)
+    prepare_tree(state, graph)
     done = True
     for index in range(call(load64(table + 8 * tables.GRAPH_COUNT), graph) & 0x7FFFFFFF):
         node = call(load64(table + 8 * tables.GRAPH_NODE), graph, index)

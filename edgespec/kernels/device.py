@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -107,6 +108,7 @@ class Device:
         self._kernels = Kernels(isa)
         self._table = np.zeros(tables.TABLE_SLOTS, np.int64)
         self._kept: list[Any] = []  # what ggml has pointers to
+        self._opened = threading.local()
         self._libc = ctypes.CDLL(None)
         self._buffer_interface = self._make_buffer_interface()
         self._buffer_type = self._make_buffer_type()
@@ -123,6 +125,18 @@ class Device:
     def buffer_type(self) -> int:
         """The address of the buffer type that weights have to be given to be multiplied here."""
         return ctypes.addressof(self._buffer_type)
+
+    def opened_states(self) -> list[int]:
+        """Addresses of the states that this thread opened since it last asked.
+
+        llama.cpp opens several for a context, and computes with one of them.
+        """
+        states, self._opened.states = getattr(self._opened, "states", []), []
+        return states
+
+    def cell_mover(self) -> Callable[[int, int, int], None]:
+        """`branches.move_cells`, to be called from Python."""
+        return ctypes.CFUNCTYPE(None, _P, _P, _P)(self._native("move_cells"))
 
     def load_with(self, threads: int) -> None:
         """Pack weights that are loaded from now on with so many threads."""
@@ -283,6 +297,7 @@ class Device:
         ctypes.memset(state, 0, state_bytes)
         slots = (ctypes.c_int64 * tables.STATE_SLOTS).from_address(state)
         slots[tables.TABLE], slots[tables.THREADS] = self._table.ctypes.data, 1
+        self._opened.states = [*getattr(self._opened, "states", []), state]
         filled = _Backend(
             guid=ctypes.addressof(self._guid),
             name=self._buffer_type.name,

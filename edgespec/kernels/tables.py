@@ -52,6 +52,7 @@ CHUNK_GROUPS, FIRST_CHUNK = 8, 9
 ATTENTION = JOBS + MOST_JOBS * JOB_SLOTS
 NODE, KERNEL, GROUP, TILE, TILES, BLOCKS, SPLIT = 0, 1, 2, 3, 4, 5, 6
 RECORDS, RECORD_SIZE, SCRATCH, SCRATCH_SIZE, WORKERS = 7, 8, 9, 10, 11
+BRANCHES = 12  # the tree, if this node is part of one
 ATTENTION_SLOTS = 16
 
 # The row operation at work, and the angles of a rotation with what they are of.
@@ -60,7 +61,24 @@ ROTATION = ROWS_NODE + 1
 ANGLES, ANGLES_SIZE, POSITIONS, FACTORS, FIRST_PARAMETER = 0, 1, 2, 3, 4
 ROTATION_PARAMETERS = 11  # of a node, up to the betas
 
-STATE_SLOTS = ROTATION + FIRST_PARAMETER + ROTATION_PARAMETERS
+# The address of a tree that is being evaluated, or 0.
+TREE = ROTATION + FIRST_PARAMETER + ROTATION_PARAMETERS
+
+STATE_SLOTS = TREE + 1
+
+# Slots of a tree. Its tokens lie in cells side by side, as those of a chain; a token's path is
+# what it sees as if it lay alone behind the first `TREE_BASE` cells.
+TREE_COUNT = 0  # tokens evaluated
+TREE_BASE = 1  # cells that all of them see
+TREE_MOVED = 2  # whether positions are to be set: llama.cpp was told those of a chain
+TREE_CACHES = 3  # caches met so far: of keys and of values, for each layer
+TREE_DEPTHS = 8  # by token: tokens above it, those of earlier evaluations among them
+MOST_NODES = 64
+TREE_ROWS = TREE_DEPTHS + MOST_NODES  # by token: whose row of the mask it has
+TREE_PATHS = TREE_ROWS + MOST_NODES  # by token: cells of its path, itself last
+TREE_CACHE = TREE_PATHS + MOST_NODES * MOST_NODES  # by cache: where it begins, bytes of a cell
+MOST_CACHES = 1024
+TREE_SLOTS = TREE_CACHE + 2 * MOST_CACHES
 
 # Slots of a quantizing or packing task, which is made on the stack of who starts it.
 TASK_SLOTS = 16
