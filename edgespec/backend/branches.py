@@ -78,4 +78,3 @@ class Branches:
                 count += 1
         if count:
             self._move(self._tree.ctypes.data, self._moves.ctypes.data, count)
-

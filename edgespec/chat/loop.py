@@ -26,7 +26,7 @@ _SPACE = re.compile(r"\s+")
 
 _KEYS = (
     "Alt-Enter, or a backslash at the end of a line, begins another line.",
-    'A message that begins with """ goes on, over many lines, to the next """.',
+    'A message that begins with """ continues over many lines, to the next """.',
     "Ctrl-C stops an answer or discards the line; Ctrl-D ends the conversation.",
     "A message that begins with a slash: write it twice, //like this.",
 )

@@ -20,7 +20,7 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 
 class State(NamedTuple):
-    """A conversation at a moment.
+    """A conversation at one moment.
 
     Attributes:
         texts: what user and model said, in turn.
@@ -32,7 +32,7 @@ class State(NamedTuple):
 
 
 class Recorder:
-    """Writes what is new in a conversation, whenever it is told.
+    """Writes what is new in a conversation when it is told to.
 
     A file that cannot be written ends the storing, and nothing else.
 

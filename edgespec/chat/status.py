@@ -1,4 +1,4 @@
-"""What is measured of an answer, and how it is said: a status line, notices, all figures."""
+"""What is measured of an answer, and how it is shown: a status line, notices, all figures."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _NARROWEST, _WIDEST = 40, 160
 
 @click.group()
 def chats() -> None:
-    """Stored conversations. `edgespec chat --resume ID` continues one.
+    """Manage stored conversations. `edgespec chat --resume ID` continues one.
 
     ID is what the list shows, or a number of the list without words.
     """

@@ -22,7 +22,7 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "bench": "Measure what speculation brings with MODEL on this machine.",
     "chat": "Talk with a model.",
-    "chats": "Stored conversations.",
+    "chats": "Manage stored conversations.",
     "distill": "Train a draft for TARGET on text that TARGET writes itself.",
     "doctor": "Show what was built, what memory there is, and what to change.",
     "lab": "Show why speculation keeps p, and when it pays.",
@@ -75,7 +75,7 @@ def cli(debug: bool, verbose: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point; ends the process with the documented exit status."""
+    """Run a command; end the process with the documented exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     # It may stand anywhere: nobody remembers that it belongs before the subcommand.
     debug = "--debug" in words
@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _prepare_streams() -> None:
-    """Make closed streams empty ones, and text that the terminal's encoding lacks a `?`."""
+    """Replace closed streams by empty ones, and characters that the terminal lacks by `?`."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115

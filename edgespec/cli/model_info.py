@@ -42,7 +42,7 @@ def model_facts(name: str) -> tuple[dict[str, Any], GGUFHeader | None]:
 
 
 def _memory(header: GGUFHeader) -> dict[str, Any]:
-    """What answering takes: weights are held once, whoever's kernels multiply them."""
+    """Return what answering takes: weights are held once, whoever's kernels multiply them."""
     from edgespec.runtime.memory import estimate
     from edgespec.runtime.options import EngineOptions
     from edgespec.runtime.plan import BATCH

@@ -73,7 +73,7 @@ def pull(name: str) -> None:
 def info(name: str, draft: str | None, template: bool, as_json: bool) -> None:
     """Show what is known of a model.
 
-    NAME may be all that may stand for MODEL: a name, hf:OWNER/REPO[:Q4_K_M], a path.
+    NAME is whatever MODEL may be elsewhere: a name, hf:OWNER/REPO[:Q4_K_M], a path.
     """
     if template and as_json:
         raise UsageError("--template and --json exclude each other: the JSON has the template")

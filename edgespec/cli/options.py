@@ -206,7 +206,7 @@ def limit_options(function: Function) -> Function:
         click.option(
             "--allow-loops",
             is_flag=True,
-            help="Go on where an answer only repeats itself.",
+            help="Do not end answers that only repeat themselves.",
         ),
     )
 

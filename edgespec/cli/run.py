@@ -93,7 +93,7 @@ def _status(result: Result) -> int:
         return 130
     cause = {
         "length": f"the answer was cut off at {len(result.tokens)} tokens (--max-tokens)",
-        "loop": "the answer was ended because it only repeated itself (--allow-loops goes on)",
+        "loop": "the answer was ended because it only repeated itself (see --allow-loops)",
         "context": "the answer was cut off because the context is full (--ctx)",
     }.get(result.finish_reason)
     if cause and not result.complete:

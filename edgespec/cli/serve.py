@@ -87,7 +87,7 @@ _MOST_KEYS = 1 << 16  # bytes of a file with keys
     type=click.Choice(["stop", "shift"]),
     default="stop",
     show_default=True,
-    help="When the context is full: end, or drop the oldest half and go on.",
+    help="When the context is full: end, or drop the oldest half.",
 )
 @click.option(
     "--chat-template",
@@ -100,7 +100,7 @@ _MOST_KEYS = 1 << 16  # bytes of a file with keys
     type=click.Choice(["mean", "cls", "last"]),
     help="How /v1/embeddings makes a text's vector; only needed for models that generate text.",
 )
-@click.option("--allow-loops", is_flag=True, help="Go on where an answer only repeats itself.")
+@click.option("--allow-loops", is_flag=True, help="Do not end answers that only repeat themselves.")
 @click.option("--no-ui", is_flag=True, help="Without the web page.")
 @sampling_options
 def serve(**values: Any) -> int:

@@ -129,12 +129,12 @@ def _tune(
 
 
 def is_busy() -> bool:
-    """Whether other programs take processors that the usual threads need."""
+    """Return whether other programs take processors that the usual threads need."""
     return spare_processors().look() < default_threads()
 
 
 def _wait_for_calm() -> None:
-    """Give the end of what was going on a moment: a download, a compilation."""
+    """Wait a moment for what is about to end: a download, a compilation."""
     for _ in range(_CALM_LOOKS):
         sleep(_CALM_S)
         if not is_busy():

@@ -20,8 +20,21 @@ from torch.nn import functional
 
 from edgespec._types import AnyArray, Float32Array, Int64Array
 from edgespec.distill.corpus import Batch
-from edgespec.distill.draft import POSITIONS, Draft, Judgement, Losses, Teacher, scattered, shifted
-from edgespec.distill.layers import FeedForward, Norm, RowAttention, at, block_tensors, same_text
+from edgespec.distill.draft import (
+    POSITIONS,
+    Draft,
+    FeedForward,
+    Judgement,
+    Losses,
+    Norm,
+    RowAttention,
+    Teacher,
+    at,
+    block_tensors,
+    same_text,
+    scattered,
+    shifted,
+)
 from edgespec.distill.target import TargetWeights
 from edgespec.gguf.header import GGUFHeader
 

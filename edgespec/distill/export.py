@@ -13,8 +13,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 from gguf.quants import dequantize, quantize
 
 from edgespec._types import AnyArray
-from edgespec.distill.draft import Draft
-from edgespec.distill.layers import EPSILON
+from edgespec.distill.draft import EPSILON, Draft
 from edgespec.distill.train import Acceptance
 from edgespec.errors import UsageError
 from edgespec.files import replacing

@@ -13,9 +13,8 @@ import numpy as np
 
 from edgespec._types import AnyArray, Int32Array
 from edgespec.backend import Vocabulary
-from edgespec.distill.alike import Seen
 from edgespec.distill.corpus import Corpus
-from edgespec.distill.documents import Excerpt
+from edgespec.distill.documents import Excerpt, Seen
 from edgespec.distill.tasks import excerpt_task, follow_up, free_task, system_prompt
 from edgespec.errors import UsageError
 from edgespec.templates import ChatTemplate
@@ -141,7 +140,7 @@ class TaskPrompts:
     """Tasks of many kinds, with and without system prompts, some of them after an earlier answer.
 
     They are about nothing given, about the user's documents, or about earlier answers. What is
-    nearly the same as a task before, or is answered by nearly the same, is dropped. Held-out tasks
+    nearly the same as a task before, or has nearly the same answer, is dropped. Held-out tasks
     have documents and earlier answers of their own.
 
     Args:

@@ -14,20 +14,18 @@ from edgespec._types import AnyArray, Float32Array
 from edgespec.distill.corpus import Batch
 from edgespec.distill.draft import (
     POSITIONS,
+    Attention,
     Draft,
+    FeedForward,
     Judgement,
     Losses,
+    Norm,
     Teacher,
+    attention_mask,
+    block_tensors,
     low_rank,
     scattered,
     shifted,
-)
-from edgespec.distill.layers import (
-    Attention,
-    FeedForward,
-    Norm,
-    attention_mask,
-    block_tensors,
 )
 from edgespec.distill.target import TargetWeights
 from edgespec.gguf.header import GGUFHeader

@@ -53,7 +53,7 @@ class TruncatedError(MalformedError):
 
 
 class BoundedReader(GGUFReader):  # type: ignore[misc]  # gguf is not followed by the type checker
-    """A GGUFReader that raises MalformedError or TruncatedError where the original would go on."""
+    """A GGUFReader that raises MalformedError or TruncatedError where that one would continue."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._strings_left = _MAX_STRINGS

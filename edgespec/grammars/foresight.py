@@ -13,7 +13,7 @@ from typing import NamedTuple
 from edgespec._types import Int32Array
 from edgespec.backend import Vocabulary
 from edgespec.errors import BackendError, UsageError
-from edgespec.sampling.masking import allowed_set
+from edgespec.sampling.penalties import allowed_set
 
 __all__ = ["Foresight", "Likely"]
 

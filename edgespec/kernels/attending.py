@@ -11,7 +11,16 @@ from edgespec.kernels import ggml, tables
 from edgespec.kernels.attention import CHUNK, KEYS, RECORD_HEAD
 from edgespec.kernels.branches import copy_bytes, path_cell
 from edgespec.kernels.multiplying import allocate, flush, reserve, run
-from edgespec.kernels.native import add_atomically, call, load16, load32, load64, native, store16, store64
+from edgespec.kernels.native import (
+    add_atomically,
+    call,
+    load16,
+    load32,
+    load64,
+    native,
+    store16,
+    store64,
+)
 
 __all__ = ["attend", "attend_units", "merge_units", "supports_attention"]
 

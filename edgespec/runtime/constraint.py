@@ -16,8 +16,8 @@ from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Grammar
 from edgespec.errors import GrammarError
 from edgespec.grammars import Foresight, Likely, Matcher
-from edgespec.sampling.masking import forbid
 from edgespec.sampling.parameters import SamplingParameters
+from edgespec.sampling.penalties import forbid
 
 __all__ = ["Constraint", "GbnfConstraint", "GuidedConstraint"]
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from edgespec._types import Float32Array, Int32Array
 from edgespec.errors import GrammarError
 from edgespec.grammars import Foresight, Guide, Likely, Matcher, PartGrammars
-from edgespec.sampling.masking import forbid
+from edgespec.sampling.penalties import forbid
 
 __all__ = ["HoldingConstraint"]
 

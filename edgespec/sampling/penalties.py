@@ -1,4 +1,4 @@
-"""Bias and penalties: changes to single logits, which are taken back after each row.
+"""Changes to single logits: bias and penalties, taken back after each row, and a grammar's mask.
 
 DRY, "Don't Repeat Yourself", is by P. E. Weidmann (2024, text-generation-webui, pull request
 5677), with llama.cpp's conventions: the penalty is multiplier * base ** (length - allowed length),
@@ -26,7 +26,7 @@ from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import FilterArguments
 from edgespec.sampling.workspace import Workspace, edit
 
-__all__ = ["apply_bias", "apply_dry", "apply_penalties", "breaker_table"]
+__all__ = ["allowed_set", "apply_bias", "apply_dry", "apply_penalties", "breaker_table", "forbid"]
 
 _LOG_LARGEST = 88.7228391  # log of the largest float32: base ** exponent stays below it
 _LEAST_BASE = 1.000001  # below it no exponent is too large
@@ -243,3 +243,58 @@ def _tokens(data: bytes, tokenize: Callable[[str], npt.ArrayLike]) -> tuple[int,
     # A cut inside a character leaves invalid bytes: the tokenizer sees U+FFFD.
     tokens = np.asarray(tokenize(data.decode("utf-8", "replace")), np.int32)
     return tuple(tokens.tolist()[:_MOST_TOKENS])
+
+
+_PRIME = np.uint64(0x100000001B3)
+_BASIS = np.uint64(0xCBF29CE484222325)
+
+
+# -- a grammar's bits ---------------------------------------------------------------------------
+
+
+@kernel
+def forbid(logits: Float32Array, bits: Int32Array) -> None:
+    """Set the logits of tokens whose bit is 0 to -inf, in place.
+
+    Args:
+        logits: float32 (n, V).
+        bits: int32 (n or more, V / 32 rounded up or more): token t is bit t % 32 of word t // 32.
+    """
+    size = logits.shape[1]
+    for row in range(logits.shape[0]):
+        for word in range((size + 31) // 32):
+            allowed = bits[row, word]
+            if allowed == -1:
+                continue
+            first = word * 32
+            for bit in range(min(32, size - first)):
+                if not (allowed >> bit) & 1:
+                    logits[row, first + bit] = -np.inf
+
+
+@kernel
+def allowed_set(bits: Int32Array, most: int) -> tuple[int, int, int]:
+    """Return what a small set of allowed tokens is, to be told from others.
+
+    Args:
+        bits: int32 words, as in `forbid`: one row.
+        most: larger sets are of no interest.
+
+    Returns:
+        (count, key, first): how many tokens are allowed, 0 if none or over `most`; a hash
+        of which (FNV-1a over the words that are not 0, and their places); the first of them.
+    """
+    count, first, key = 0, -1, _BASIS
+    for place in range(len(bits)):
+        word = np.uint64(np.uint32(bits[place]))
+        if word == 0:
+            continue
+        key = ((key ^ word) * _PRIME ^ np.uint64(place)) * _PRIME
+        for bit in range(32):
+            if (word >> np.uint64(bit)) & np.uint64(1):
+                count += 1
+                if first < 0:
+                    first = place * 32 + bit
+        if count > most:
+            return 0, 0, -1
+    return count, np.int64(key), first

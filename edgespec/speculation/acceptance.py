@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.sampling.filters import Workspace, distribution
+from edgespec.sampling.filters import Workspace, advance_mu, distribution
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.mirostat import advance_mu
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.draws import choose, draw_residual
 from edgespec.speculation.settings import ACCEPT_REJECTION, DrawSettings, current_mu

@@ -1,4 +1,4 @@
-"""What a draft costs: a step, reading a token, and beside its target with how many threads."""
+"""What a draft costs: a step, reading a token, and beside its target, by number of threads."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class DraftTrial:
     cycle_s: list[float] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Medians."""
+        """Return the medians."""
         return {k: median(v) if isinstance(v, list) else v for k, v in asdict(self).items()}
 
 
@@ -155,7 +155,7 @@ def measure_drafting(
 def _open(
     draft: Model, target: Context, threads: int, length: int, stack: ExitStack
 ) -> tuple[Context, Callable[[int], object]]:
-    """A context of the draft, and what appends tokens to it."""
+    """Open a context of the draft; return it and what appends tokens to it."""
     options = ContextOptions(length=length, threads=threads, outputs=1)
     if draft.header.eagle is None:
         context = stack.enter_context(Context(draft, options))

@@ -35,7 +35,7 @@ _TYPICAL_BLOCK = 4
 """Tokens of the batch whose times are compared."""
 
 ENOUGH_PROVED = _TYPICAL_BLOCK
-"""Tokens of a batch: where not even these were compared for want of time, it is tried again."""
+"""Tokens of a batch. If there was no time to compare even these, it is tried again."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Exactness:
 
     @property
     def flash_attention(self) -> bool:
-        """How the context is to be opened."""
+        """Whether the context is to be opened with flash attention."""
         return self.setting is not None and self.setting.flash_attention
 
     def as_json(self) -> dict[str, Any]:
-        """The ``exactness`` object of ``edgespec run --json``."""
+        """Return the ``exactness`` object of ``edgespec run --json``."""
         report: dict[str, Any] = {"mode": self.mode, "reason": self.reason}
         if self.setting is not None:
             report |= {name: getattr(self.setting, name) for name in _REPORTED}
@@ -106,7 +106,7 @@ def choose_exactness(
 
 
 def relative_cost(one: SettingFigures, other: SettingFigures) -> float:
-    """How many times as long one takes: single tokens and a typical block count alike."""
+    """Return how many times as long one takes; single tokens and a typical block count alike."""
     n = min(_TYPICAL_BLOCK, one.sizes[-1], other.sizes[-1])
     ratio = one.block_s(1) / other.block_s(1) * one.block_s(n) / other.block_s(n)
     return math.sqrt(ratio)
@@ -115,7 +115,7 @@ def relative_cost(one: SettingFigures, other: SettingFigures) -> float:
 def exactness_of(
     wanted: str, k: int, figures: SettingFigures, *, adaptive: bool = False
 ) -> Exactness:
-    """What holds in this setting: "bitwise" if it is wanted, or is so anyway.
+    """Return what holds in this setting: "bitwise" if it is wanted, or is so anyway.
 
     Args:
         adaptive: shorter blocks than k will do, so that "auto" is bitwise for their sake.

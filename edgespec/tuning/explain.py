@@ -80,7 +80,7 @@ class DraftModel:
         return fastest(self.speedups)
 
     def as_json(self) -> dict[str, Any]:
-        """What to expect of speculation, and what it has achieved."""
+        """Return what to expect of speculation, and what it has achieved."""
         known = dict(vars(self))
         return {**known, "outlooks": [_as_json(each) for each in known.pop("speedups")]}
 

@@ -253,7 +253,7 @@ class _Run:
         self._done = 0
 
     def measure(self, depth: int) -> None:
-        """All sizes behind `depth` tokens."""
+        """Measure all sizes behind `depth` tokens."""
         started = perf_counter()
         context = self._context
         read = depth - min(depth, context.length)
@@ -329,7 +329,7 @@ class _Run:
         )
 
     def _fastest(self, depth: int, sizes: Sequence[int]) -> list[float]:
-        """The minimum of the rounds, as what disturbs a measurement makes it slower.
+        """Return the minimum of the rounds: what disturbs a measurement makes it slower.
 
         A larger batch that was a little faster tells that the smaller one was disturbed in every
         round; one that was much faster has another kernel. And none is worse than single tokens.
@@ -342,7 +342,7 @@ class _Run:
         return fastest
 
     def _planning_s(self) -> float:
-        """Planning a graph takes no longer for one size than for the other: one figure for all."""
+        """Return the seconds of planning a graph, which are the same for all sizes."""
         extra = [
             first - again
             for n, times in self._first_times.items()

@@ -42,7 +42,7 @@ class Usage:
 
 @dataclass
 class Profile:
-    """The file's content; unreadable parts are as if they had never been written.
+    """The file's content; unreadable parts are left out.
 
     Attributes:
         key: its name in the store.

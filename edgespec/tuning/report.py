@@ -25,7 +25,7 @@ _SPEEDUPS = 8
 
 
 def tuning_lines(tuning: Tuning, mix: Mix, before: Setting | None, default: str) -> Iterator[str]:
-    """The report of `edgespec tune`.
+    """Yield the report of `edgespec tune`.
 
     Args:
         before: what engines opened until now, None for the default setting.
@@ -72,7 +72,7 @@ def _trial_rows(tuning: Tuning, mix: Mix) -> Iterator[Sequence[str]]:
 
 
 def _identical(trial: Trial, tuning: Tuning) -> str:
-    """From the longer measurement where there was one."""
+    """Return it from the longer measurement, where there was one."""
     for figures in (tuning.figures, tuning.other):
         if figures is not None and figures.name == trial.setting.name:
             return _up_to(figures.identical, figures.sizes[-1])
@@ -107,7 +107,7 @@ def _verdict(tuning: Tuning, mix: Mix, before: Setting | None, default: str) -> 
     now = tuning.chosen.setting
     words = f"Engines open this model with {best_words(now)} from now on"
     if before == now:
-        return f"Nothing changed: engines go on opening this model with {best_words(now)}."
+        return f"Nothing changed: engines still open this model with {best_words(now)}."
     for trial in tuning.trials:
         if trial.setting == before or (before is None and trial.setting.name == default):
             if trial is tuning.chosen:
@@ -118,7 +118,7 @@ def _verdict(tuning: Tuning, mix: Mix, before: Setting | None, default: str) -> 
 
 
 def best_words(best: Setting) -> str:
-    """A setting for people."""
+    """Describe a setting in words."""
     threads = f"{best.threads} thread{'s' if best.threads > 1 else ''}"
     return f"{threads}, flash attention {_on(best.flash_attention)}, {_LONG[_kernels(best)]}"
 
@@ -131,14 +131,14 @@ _LONG = {
 
 
 def _kernels(setting: Setting) -> str:
-    """Whose kernels, in one short word."""
+    """Say whose kernels, in one short word."""
     if setting.kernels == "edgespec":
         return "own"
     return "repack" if setting.repack else "llama"
 
 
 def explanation_lines(found: Explanation, drafter: str) -> Iterator[str]:
-    """The report of `edgespec tune --explain`."""
+    """Yield the report of `edgespec tune --explain`."""
     figures = found.figures
     state = "tuned" if found.tuned else "not tuned yet"
     if not figures.measured:
@@ -232,7 +232,7 @@ def _achievement(found: Explanation, drafter: str) -> str:
 
 
 def _advice(found: Explanation, drafter: str) -> list[str]:
-    """The most promising first, each with its number."""
+    """Yield advice, the most promising first, each with its figure."""
     ranked: list[tuple[float, str]] = []
     if not found.tuned:
         flash = "on" if found.figures.flash_attention else "off"
@@ -288,7 +288,7 @@ def _wrap(text: str, indent: str = "") -> list[str]:
 
 
 def _table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Columns set to the right, each as wide as it has to be."""
+    """Yield rows with columns set to the right, each as wide as it has to be."""
     lines = list(rows)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
@@ -296,7 +296,7 @@ def _table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def write_plot(figures: SettingFigures, model: str, path: Path) -> None:
-    """v(n) by depth, and the speedup that free proposals which are always right would bring."""
+    """Draw v(n) by depth, and the speedup of proposals that are free and always right."""
     write_panels(
         path,
         lambda axes: _draw_costs(axes, figures, model),

@@ -78,7 +78,7 @@ class Mix(NamedTuple):
     tokens: float
 
     def score(self, visit: Visit) -> float:
-        """Seconds of a generation, decoded plainly or as was seen, whichever is faster."""
+        """Return the seconds of a generation: decoded plainly or as was seen, the faster one."""
         cycle_s = sum(share * evaluation_s(visit, n) for n, share in self.sizes.items())
         speculative_s = cycle_s / self.tokens if self.sizes else visit.token_s
         return self.prompt * visit.prefill_s + self.answer * min(visit.token_s, speculative_s)
@@ -109,11 +109,11 @@ class Trial:
         return Visit(*(min(values) for values in zip(*self.visits, strict=True)))
 
     def score(self, mix: Mix) -> float:
-        """The best of the visits."""
+        """Return the best of the visits' scores."""
         return min(self.scores(mix))
 
     def scores(self, mix: Mix) -> list[float]:
-        """Of each visit."""
+        """Return the score of each visit."""
         return [mix.score(visit) for visit in self.visits]
 
     @property
@@ -239,7 +239,7 @@ class Bench:
         stack: closes what is opened.
         note: told what is being done.
 
-    `rollable` says whether the cache can be rolled back; without that no batches are of use.
+    `rollable` says whether the cache can be rolled back; without that, batches are useless.
 
     Raises: what `Model` raises.
     """
@@ -251,7 +251,7 @@ class Bench:
         self.rollable = True
 
     def model(self, setting: Setting) -> Model:
-        """Its weights, loaded on first use."""
+        """Return the weights, loaded on first use."""
         way = setting.kernels, setting.repack
         if way not in self._models:
             self._note(f"loading weights{_words(setting)}")
@@ -262,7 +262,7 @@ class Bench:
         return self._models[way]
 
     def open(self, setting: Setting, length: int = 0) -> Context:
-        """A context opened this way, for `length` tokens or as many as a visit needs."""
+        """Open a context this way, for `length` tokens or as many as a visit needs."""
         model = self.model(setting)
         options = ContextOptions(
             length=min(length or _PROMPT + _LARGEST, model.context_length),
@@ -287,7 +287,7 @@ class Bench:
             self.rollable = context.can_truncate()
 
     def visit(self, trial: Trial) -> None:
-        """One look at a setting; what llama.cpp refuses is noted in the trial."""
+        """Look at a setting once; what llama.cpp refuses is noted in the trial."""
         setting = trial.setting
         flash = "on" if setting.flash_attention else "off"
         words = _words(setting)
@@ -335,7 +335,7 @@ def _words(setting: Setting) -> str:
 
 
 def _identical(context: Context, text: Int32Array, prompt: int, alone: Float32Array) -> int:
-    """The largest batch up to which all have the rows of single tokens, bit for bit."""
+    """Return the largest batch up to which all have the rows of single tokens, bit for bit."""
     for n in range(2, len(alone) + 1):
         stand_at(context, text, prompt)
         if compare(n, context.evaluate(text[prompt : prompt + n], n), alone).logit > 0.0:

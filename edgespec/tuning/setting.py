@@ -47,7 +47,7 @@ _MOST_COST = 1.5
 
 
 def build_facts() -> list[Any]:
-    """What measurements depend on beside the model: versions, processor, build."""
+    """Return what measurements depend on beside the model: versions, processor, build."""
     build = capabilities()
     processor = [platform.machine(), _processor()]
     return [_VERSION, *processor, build.binding, sorted(build.features)]
@@ -146,7 +146,7 @@ class Setting(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Tells it from other settings."""
+        """A name that tells it from other settings."""
         flash = "flash" if self.flash_attention else "noflash"
         packed = "repack" if self.repack else "norepack"
         if self.kernels == "edgespec":
@@ -154,7 +154,7 @@ class Setting(NamedTuple):
         return f"{self.threads}t-{flash}-{packed}-{self.kv_type}"
 
     def as_json(self) -> dict[str, Any]:
-        """What tuning decides: the type of the cache is the user's choice."""
+        """Return what tuning decides; the type of the cache is the user's choice."""
         return {
             "threads": self.threads,
             "flash_attention": self.flash_attention,
@@ -199,12 +199,12 @@ class SettingFigures:
 
     @property
     def setting(self) -> Setting:
-        """How it was opened."""
+        """The setting that was measured."""
         return Setting(self.threads, self.flash_attention, self.repack, self.kv_type, self.kernels)
 
     @property
     def name(self) -> str:
-        """The setting's."""
+        """The name of the setting."""
         return self.setting.name
 
     @property

@@ -111,7 +111,7 @@ class _Tuner:
         self._look()
 
     def _look(self) -> None:
-        """Give up where too many looks found the machine in use: its figures would be of others.
+        """Give up if too many looks found the machine in use: figures would be wrong.
 
         Raises:
             EdgespecError: it is.
@@ -159,7 +159,7 @@ class _Tuner:
         return self._trials.setdefault(setting, Trial(setting))
 
     def _compare(self) -> None:
-        """Threads first; then flash attention and kernels with the best numbers of them."""
+        """Compare threads first; then flash attention and kernels with the best numbers of them."""
         usual = self._usual
         self._bench.probe(usual)
         first = self._trial(usual)
@@ -211,7 +211,7 @@ class _Tuner:
             return measure_drafting(self._work.draft, target, self._counts, late, self._note)
 
     def _measure_other(self, chosen: Trial) -> SettingFigures | None:
-        """What the engine compares with, when it is asked for another kind of exactness."""
+        """Measure what the engine compares with when another kind of exactness is asked for."""
         way = chosen.setting._replace(flash_attention=not chosen.setting.flash_attention)
         trial = self._trials.get(way)
         if trial is None or self._late(_COMPARING + _DRAFTING + _OTHER / 2)():
@@ -247,7 +247,7 @@ class _Tuner:
 
 
 def plan_effort(visit: Visit, seconds: float, depths: Sequence[int]) -> tuple[Effort, list[int]]:
-    """How much of the full measurement fits into this time, and the depths that do not.
+    """Return how much of the full measurement fits into this time, and the depths that do not.
 
     Args:
         visit: what is known of the setting's costs.

@@ -151,7 +151,7 @@ def _drafted(
 
 
 def _run(decoder: Decoder, prompt: Prompt, settings: DrawSettings, cycles: int) -> _Run:
-    """Decode so many cycles; the caches keep what they hold after the last one."""
+    """Decode for this many cycles; the caches keep what they hold after the last one."""
     decoder.target.clear()
     statistics = Statistics()
     decoder.begin(prompt.tokens, settings, statistics)
@@ -289,7 +289,7 @@ class Heated:
         self._drafter.learn(accepted, judged)
 
     def learned(self) -> Learned:
-        """What the drafter knows."""
+        """Return what the drafter knows."""
         return self._drafter.learned()
 
     def commit(self, history: Int32Array, length: int) -> None:

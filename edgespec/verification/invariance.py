@@ -52,7 +52,7 @@ def measure_invariance(
 
 
 def _differences(context: Context, text: Int32Array, depth: int, largest: int) -> list[Difference]:
-    """Batches of 1 to `largest` tokens behind ``text[:depth]`` against one token at a time."""
+    """Compare batches of 1 to `largest` tokens behind ``text[:depth]`` with single tokens."""
     alone = np.empty((largest, context.model.vocabulary.size), np.float32)
     for i in range(largest):
         alone[i] = context.evaluate(text[depth + i : depth + i + 1], 1)[0]

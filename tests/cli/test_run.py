@@ -222,7 +222,7 @@ def test_an_answer_that_only_repeats_itself_ends(
     done = edgespec(*call)
     assert done.returncode == 0
     assert done.stderr.decode().endswith(
-        "edgespec: the answer was ended because it only repeated itself (--allow-loops goes on)\n"
+        "edgespec: the answer was ended because it only repeated itself (see --allow-loops)\n"
     )
     assert json.loads(done.stdout)["finish_reason"] == "loop"
     done = edgespec(*call, "--allow-loops", "--max-tokens", "-1")

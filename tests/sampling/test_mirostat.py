@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.sampling.mirostat import advance_mu
+from edgespec.sampling.filters import advance_mu
 from edgespec.sampling.parameters import SamplingParameters
 
 TOKEN = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.sampling.parameters import DEFAULT_BREAKERS, SamplingParameters, read_breakers
-from edgespec.sampling.penalties import breaker_table
+from edgespec.sampling.penalties import allowed_set, breaker_table, forbid
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 TOKEN = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
@@ -226,3 +226,34 @@ def test_p_is_llama_cpp_s_on_random_text(twins, run_kernel, vocabulary, words):
         expected = _llama(vocabulary, logits, history, parameters)
         p = run_kernel(logits, history, parameters, breakers=table)[2]
         assert np.abs(p - twins.softmax(expected.astype(np.float64))).max() < 1e-5
+
+
+@pytest.mark.parametrize("size", [1, 31, 32, 33, 259, 1024])
+def test_bits_forbid_tokens(size: int) -> None:
+    random = np.random.default_rng(size)
+    logits = random.normal(size=(3, size)).astype(np.float32)
+    bits = random.integers(-(2**31), 2**31, (5, (size + 31) // 32 + 1)).astype(np.int32)
+    bits[1] = -1
+    bits[2] = 0
+    allowed = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")[:3, :size] == 1
+    expected = np.where(allowed, logits, -np.inf)
+    forbid(logits, bits)
+    np.testing.assert_array_equal(logits, expected)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 40, 41, 500])
+def test_a_small_set_is_told_from_others(size: int) -> None:
+    random = np.random.default_rng(size)
+    keys = set()
+    for _ in range(50):
+        members = np.sort(random.choice(2048, size, replace=False))
+        flags = np.zeros(2048, np.uint8)
+        flags[members] = 1
+        bits = np.packbits(flags, bitorder="little").view(np.int32)
+        count, key, first = allowed_set(bits, 40)
+        assert count == (size if size <= 40 else 0)
+        if count:
+            assert first == members[0]
+            assert allowed_set(bits.copy(), 40) == (count, key, first)
+            keys.add((key, tuple(members.tolist())))
+    assert len({key for key, _ in keys}) == len(keys)

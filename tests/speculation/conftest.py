@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from edgespec.sampling.filters import distribution, make_workspace
+from edgespec.sampling.filters import advance_mu, distribution, make_workspace
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.mirostat import advance_mu
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.acceptance import verify_chain

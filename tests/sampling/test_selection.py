@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.sampling.heap import collect, heapify, keep_largest, pop
+from edgespec.sampling.selection import collect, heapify, keep_largest, pop
 
 FIXED = settings(max_examples=3 * settings.default.max_examples)
 
