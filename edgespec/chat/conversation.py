@@ -1,94 +1,31 @@
-"""A running conversation: send a message and files, show the answer, measure it, store it."""
+"""A running conversation: send a message, show the answer, store it; and its engine."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from edgespec._types import Int32Array
+from edgespec.backend.lifetime import Closing
 from edgespec.chat.archive import Archive
-from edgespec.chat.engines import Engines
 from edgespec.chat.events import Conversation, Entry
-from edgespec.chat.reader import Reader
+from edgespec.chat.reader import Attachments, Reader
 from edgespec.chat.recorder import CacheShelf, Recorder, State
 from edgespec.chat.screen import Screen, show_answer
 from edgespec.chat.settings import Settings, settings_as_json
 from edgespec.chat.status import Figures, Forecast, Meter, notices, status_line, summary_line
 from edgespec.drafters import EarlierTexts
-from edgespec.errors import EdgespecError, UsageError
-from edgespec.files import read_text
+from edgespec.errors import EdgespecError, InsufficientMemoryError
+from edgespec.registry.manifest import load_manifest
 from edgespec.runtime.engine import Engine
+from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.session import Session, Turn
 from edgespec.runtime.stream import Result
 
-__all__ = ["Attachment", "Attachments", "Chat", "texts_of"]
-
-_SHARE = 0.75
-"""Share of the context that files may take: the rest is for the message and its answer."""
-
-_MOST_BYTES_PER_TOKEN = 64  # to refuse what cannot fit without counting its tokens
-
-
-class Attachment(NamedTuple):
-    """A file to send.
-
-    Attributes:
-        tokens: how many it takes, by the model's own count.
-    """
-
-    name: str
-    text: str
-    tokens: int
-
-
-class Attachments:
-    """Files that wait for the next message."""
-
-    def __init__(self) -> None:
-        self._files: list[Attachment] = []
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Return the names of the files, in their order."""
-        return [file.name for file in self._files]
-
-    def add(self, path: Path, engine: Engine) -> Attachment:
-        """Read a file and add it.
-
-        Raises:
-            UsageError: it cannot be read, is no text, or does not fit beside the others.
-        """
-        room = int(engine.context_length * _SHARE) - sum(file.tokens for file in self._files)
-        most = engine.context_length * _MOST_BYTES_PER_TOKEN
-        text = read_text(path, most, "does not fit into the context")
-        file = Attachment(path.name, text, len(engine.tokenize(_fenced(path.name, text))))
-        if file.tokens > room:
-            beside = " beside the other files" if self._files else ""
-            raise UsageError(
-                f"{path} has {file.tokens:,} tokens and {max(0, room):,} fit{beside}: "
-                "give a part of it, or start again with a larger --ctx"
-            )
-        self._files.append(file)
-        return file
-
-    def clear(self) -> None:
-        """Take all files back."""
-        self._files = []
-
-    def before(self, text: str) -> str:
-        """Return the message with the files before it."""
-        return "".join(_fenced(file.name, file.text) for file in self._files) + text
-
-
-def _fenced(name: str, text: str) -> str:
-    """Put a text between fences that are longer than any in it."""
-    longest = max(map(len, re.findall(r"^ *(`{3,})", text, re.MULTILINE)), default=2)
-    fence = "`" * (longest + 1)
-    return f"{name}:\n\n{fence}\n{text.rstrip()}\n{fence}\n\n"
-
+__all__ = ["Chat", "Engines", "texts_of"]
 
 _LOOKED_UP = 1 << 16
 """Tokens of earlier conversations, where they are looked up."""
@@ -315,3 +252,97 @@ def texts_of(session: Session) -> list[str]:
     """Return what user and model said, in turn; a message without an answer comes last."""
     texts = [message.content for message in session.messages if message.role != "system"]
     return texts if session.unanswered is None else [*texts, session.unanswered]
+
+
+Open = Callable[[str | None, EngineOptions], Engine]
+
+_KINDS = ("auto", "none", "ngram", "recycle")
+
+
+class Engines(Closing):
+    """Keeps one engine open.
+
+    Args:
+        open: opens an engine.
+        model: as `Engine` takes it.
+        options: of this engine and of those that follow it.
+
+    Raises: what `open` raises.
+    """
+
+    def __init__(self, open: Open, model: str | None, options: EngineOptions) -> None:
+        self._open = open
+        self._model, self._options = model, options
+        self.engine = open(model, options)
+
+    def close(self) -> None:
+        """Close the engine that is open."""
+        self.engine.close()
+
+    @property
+    def model(self) -> str:
+        """Return what opens this model again from any folder."""
+        model = self._model
+        named = model is None or model.startswith("hf:") or load_manifest().find(model) is not None
+        return self.engine.model_name if named else str(self.engine.target.model.path.absolute())
+
+    @property
+    def draft(self) -> str:
+        """Return what opens this draft again."""
+        path = Path(self._options.draft).expanduser()
+        return str(path.absolute()) if path.is_file() else self._options.draft
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """Return what to open to continue like this, for a stored conversation."""
+        return {
+            "name": self.engine.model_name,
+            "file": self.model,
+            "draft": self.draft,
+            "context": self._options.context,
+        }
+
+    def change_model(self, model: str) -> None:
+        """Open another model; a draft that was made for the old one is not kept.
+
+        Raises: what opening it raises; the engine is then as before, if memory allows for that.
+        """
+        draft = self._options.draft
+        kept = draft if draft in _KINDS else "auto"
+        self._change(model, replace(self._options, draft=kept))
+
+    def change_draft(self, draft: str) -> None:
+        """Open the same model with another draft.
+
+        Raises: as `change_model`.
+        """
+        self._change(self._model, replace(self._options, draft=draft))
+
+    def _change(self, model: str | None, options: EngineOptions) -> None:
+        try:
+            engine = self._opened(model, options)
+        except InsufficientMemoryError:
+            self._change_in_place(model, options)
+            return
+        self.engine.close()
+        self.engine, self._model, self._options = engine, model, options
+
+    def _change_in_place(self, model: str | None, options: EngineOptions) -> None:
+        """Close the old engine first, because both do not fit into memory."""
+        self.engine.close()
+        try:
+            self.engine = self._opened(model, options)
+        except BaseException:
+            self.engine = self._open(self._model, self._options)
+            raise
+        self._model, self._options = model, options
+
+    def _opened(self, model: str | None, options: EngineOptions) -> Engine:
+        """Open an engine, and check that it has a chat template."""
+        engine = self._open(model, options)
+        try:
+            _ = engine.template
+        except BaseException:
+            engine.close()
+            raise
+        return engine

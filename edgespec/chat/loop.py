@@ -9,8 +9,7 @@ from difflib import get_close_matches
 
 from edgespec.chat.archive import Journal
 from edgespec.chat.commands import RUNNING, Command
-from edgespec.chat.conversation import Chat
-from edgespec.chat.engines import Engines
+from edgespec.chat.conversation import Chat, Engines
 from edgespec.chat.events import Conversation
 from edgespec.chat.reader import Candidate, PipeReader, Reader
 from edgespec.chat.savefile import SavedConversation

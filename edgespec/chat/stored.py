@@ -10,8 +10,7 @@ from pathlib import Path
 from edgespec.chat.archive import Journal, is_id
 from edgespec.chat.commands import Command, complete_path, file_of
 from edgespec.chat.conversation import Chat, texts_of
-from edgespec.chat.events import ROLES, Conversation
-from edgespec.chat.listing import hit_lines, hits, list_lines, matches
+from edgespec.chat.events import ROLES, Conversation, hit_lines, hits, list_lines, matches
 from edgespec.chat.reader import Candidate
 from edgespec.chat.savefile import SavedConversation, exporter, load_conversation, save_conversation
 from edgespec.chat.settings import Settings, read_settings

@@ -96,8 +96,7 @@ def _bench(
     started: float,
 ) -> None:
     from edgespec.benchmark.measuring import Work, machine_facts, measure_pairs, peak_memory
-    from edgespec.benchmark.report import table_lines, write_plots
-    from edgespec.benchmark.results import Results
+    from edgespec.benchmark.results import Results, table_lines, write_plots
 
     minutes = values["minutes"]
     deadline = None if minutes is None else started + 60 * minutes

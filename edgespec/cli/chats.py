@@ -40,7 +40,7 @@ def list_chats(words: tuple[str, ...], most: int | None, as_json: bool) -> None:
     """
     require_extra("chat", "a list of conversations")
     from edgespec.chat.archive import Archive
-    from edgespec.chat.listing import list_lines, matches
+    from edgespec.chat.events import list_lines, matches
 
     found = (one for one in Archive().conversations(_warn) if not words or matches(one, words))
     listed = [*islice(found, most)]
@@ -59,7 +59,7 @@ def search(words: tuple[str, ...]) -> None:
     """Show the messages that have all WORDS."""
     require_extra("chat", "a list of messages")
     from edgespec.chat.archive import Archive
-    from edgespec.chat.listing import hit_lines, hits, list_lines
+    from edgespec.chat.events import hit_lines, hits, list_lines
 
     width = _width()
     found = False

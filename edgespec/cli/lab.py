@@ -76,8 +76,7 @@ def lab(
         read_c,
         read_pair,
     )
-    from edgespec.lab.picture import write_picture
-    from edgespec.lab.report import examine
+    from edgespec.lab.report import examine, write_picture
     from edgespec.lab.text import as_json as json_of
     from edgespec.lab.text import report_lines
     from edgespec.pictures import check_picture_path

@@ -146,8 +146,7 @@ def _explain(
 ) -> None:
     from edgespec.registry.resolve import resolve
     from edgespec.runtime.options import ADAPTIVE_BLOCK
-    from edgespec.tuning.explain import explain
-    from edgespec.tuning.profile import load_profile
+    from edgespec.tuning.profile import explain, load_profile
     from edgespec.tuning.report import explanation_lines
 
     profile = load_profile(target.path)

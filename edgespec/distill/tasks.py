@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from random import Random
 from typing import Any
 
-from edgespec.distill import seeds
 from edgespec.distill.documents import Excerpt
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 __all__ = ["excerpt_task", "follow_up", "free_task", "system_prompt"]
 
 Messages = list[dict[str, Any]]
+
+_SEEDS: dict[str, list[str]] = tomllib.loads(
+    Path(__file__).with_name("seeds.toml").read_text("utf-8")
+)
+"""Words that tasks are put together from."""
 
 _PROSE_FORMS = (
     "Summarize this in {length}.",
@@ -75,7 +86,7 @@ _HALF = 400  # characters of each of two texts
 
 def free_task(random: Random) -> str:
     """Return a task about nothing given."""
-    forms = seeds.CODE_FORMS if random.random() < 0.25 else seeds.FORMS
+    forms = _SEEDS["code_forms"] if random.random() < 0.25 else _SEEDS["forms"]
     return _filled(random.choice(forms), random)
 
 
@@ -93,7 +104,7 @@ def excerpt_task(excerpt: Excerpt, other: Excerpt, random: Random) -> str:
 
 def follow_up(random: Random) -> str:
     """Return what somebody says after an answer."""
-    return _filled(random.choice(seeds.FOLLOW_UPS), random)
+    return _filled(_seed("follow_ups", random), random)
 
 
 def system_prompt(random: Random) -> str | None:
@@ -137,11 +148,15 @@ def _word(name: str, random: Random, text: str) -> str:
     return _MADE[name](random)
 
 
+def _seed(kind: str, random: Random) -> str:
+    return random.choice(_SEEDS[kind])
+
+
 def _sentence(random: Random) -> str:
-    words = (seeds.NAMES, seeds.ACTIONS, seeds.OBJECTS)
+    words = (_SEEDS["names"], _SEEDS["actions"], _SEEDS["objects"])
     first = " ".join(random.choice(w) for w in words)
-    place, time = f"in {random.choice(seeds.PLACES)}", random.choice(seeds.TIMES)
-    return f"{first} {place} {time}, {random.choice(seeds.MANNERS)}."
+    place, time = f"in {_seed('places', random)}", _seed("times", random)
+    return f"{first} {place} {time}, {_seed('manners', random)}."
 
 
 def _misspelled(random: Random) -> str:
@@ -157,7 +172,10 @@ def _swapped(word: str, random: Random) -> str:
 
 
 def _sum(random: Random) -> str:
-    name, things = random.choice(seeds.NAMES), random.choice(("eggs", "stamps", "tiles", "tickets"))
+    name, things = (
+        _seed("names", random),
+        random.choice(("eggs", "stamps", "tiles", "tickets")),
+    )
     a, b, c = (random.randint(2, high) for high in (90, 40, 12))
     return random.choice(
         (
@@ -173,15 +191,15 @@ def _sum(random: Random) -> str:
 
 def _people(random: Random) -> str:
     rows = [
-        f"{random.choice(seeds.NAMES)}, {random.randint(18, 80)}, a {random.choice(seeds.TRADES)} "
-        f"from {random.choice(seeds.PLACES)}, {random.choice(seeds.ACTIONS)} "
-        f"{random.choice(seeds.OBJECTS)}."
+        f"{_seed('names', random)}, {random.randint(18, 80)}, a {_seed('trades', random)} "
+        f"from {_seed('places', random)}, {_seed('actions', random)} "
+        f"{_seed('objects', random)}."
         for _ in range(random.randint(2, 5))
     ]
     order = random.choice(
         (
             "Make a table in Markdown of these people.",
-            f"Write this as JSON with {random.choice(seeds.FIELDS)}.",
+            f"Write this as JSON with {_seed('fields', random)}.",
             "Write this as CSV.",
             "Who is the oldest? Who is the youngest?",
             "List the names in alphabetical order.",
@@ -198,7 +216,7 @@ def _facts(random: Random) -> str:
             "Which of these happened first? Explain.",
             "Make bullet points of this.",
             "Copy only the sentences that name a place you would like to see.",
-            f"Write a news article from these notes. Keep it {random.choice(seeds.STYLES)}.",
+            f"Write a news article from these notes. Keep it {_seed('styles', random)}.",
             "List every name with the object that belongs to it, as JSON.",
         )
     )
@@ -206,21 +224,21 @@ def _facts(random: Random) -> str:
 
 
 _WORDS = {
-    "topic": seeds.TOPICS,
-    "other": seeds.TOPICS,
-    "third": seeds.TOPICS,
-    "length": seeds.LENGTHS,
-    "reader": seeds.READERS,
-    "style": seeds.STYLES,
-    "language": seeds.LANGUAGES,
-    "name": seeds.NAMES,
-    "place": seeds.PLACES,
-    "object": seeds.OBJECTS,
-    "fields": seeds.FIELDS,
-    "role": seeds.ROLES,
-    "trade": seeds.TRADES,
-    "code": seeds.CODE_LANGUAGES,
-    "problem": seeds.PROBLEMS,
+    "topic": _SEEDS["topics"],
+    "other": _SEEDS["topics"],
+    "third": _SEEDS["topics"],
+    "length": _SEEDS["lengths"],
+    "reader": _SEEDS["readers"],
+    "style": _SEEDS["styles"],
+    "language": _SEEDS["languages"],
+    "name": _SEEDS["names"],
+    "place": _SEEDS["places"],
+    "object": _SEEDS["objects"],
+    "fields": _SEEDS["fields"],
+    "role": _SEEDS["roles"],
+    "trade": _SEEDS["trades"],
+    "code": _SEEDS["code_languages"],
+    "problem": _SEEDS["problems"],
 }
 
 _MADE = {

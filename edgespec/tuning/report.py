@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.pictures import BLUE, GREEN, ORANGE, PURPLE, write_panels
-from edgespec.tuning.explain import EXAMPLE_C, LONGEST_MATCH, DraftModel, Explanation
+from edgespec.tuning.profile import EXAMPLE_C, LONGEST_MATCH, DraftModel, Explanation
 from edgespec.tuning.search import BATCH, Mix, Trial
 from edgespec.tuning.setting import Setting, SettingFigures
 from edgespec.tuning.tune import Tuning

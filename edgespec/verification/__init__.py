@@ -1,1 +1,1 @@
-"""Proves on the user's machine that speculation changes nothing: one module a check."""
+"""Prove on the user's machine that speculation changes nothing."""

@@ -24,9 +24,13 @@ from edgespec.verification.checks import (
     not_applicable,
     silent,
 )
-from edgespec.verification.invariance import LARGEST_BATCH, check_invariance
+from edgespec.verification.identity import (
+    LARGEST_BATCH,
+    check_coupled,
+    check_greedy,
+    check_invariance,
+)
 from edgespec.verification.rejection import check_rejection, make_trials
-from edgespec.verification.texts import check_coupled, check_greedy
 
 __all__ = ["CHECKS", "FULL", "QUICK", "Effort", "Timed", "run_checks"]
 

@@ -16,8 +16,7 @@ import pexpect
 import pytest
 
 from edgespec.chat.archive import Archive
-from edgespec.chat.conversation import Chat
-from edgespec.chat.engines import Engines
+from edgespec.chat.conversation import Chat, Engines
 from edgespec.chat.loop import run_loop
 from edgespec.chat.recorder import CacheShelf
 from edgespec.chat.screen import Screen

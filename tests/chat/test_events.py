@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.chat.events import LOST, ROLES, Conversation, Entry, encode, header, replay
+from edgespec.chat.events import (
+    LOST,
+    ROLES,
+    Conversation,
+    Entry,
+    encode,
+    header,
+    hits,
+    matches,
+    replay,
+)
 
 HEAD = header("1ngtwrt", "2026-11-30T12:00:00+00:00", None)
 
@@ -118,3 +128,31 @@ def test_what_stands_behind_a_lost_message_is_kept() -> None:
     assert [entry.content for entry in conversation.entries] == ["one", LOST, "three", "four"]
     assert [entry.role for entry in conversation.entries] == [*ROLES, *ROLES]
     assert conversation.damaged == ["line 3: it is not JSON"]
+
+
+ONE = Conversation(
+    "1ngtwrt",
+    "t",
+    entries=[Entry("user", "Where is the\nStraße to Rome?"), Entry("assistant", "In Italy. " * 9)],
+    replaced=[(0, Entry("user", "An older question about Paris"))],
+)
+
+
+def test_all_words_somewhere() -> None:
+    assert matches(ONE, ["STRASSE", "italy"])
+    assert matches(ONE, ["paris"])
+    assert not matches(ONE, ["rome", "berlin"])
+
+
+def test_all_words_in_one_message() -> None:
+    assert [(hit.number, hit.role) for hit in hits(ONE, ["the", "rome"])] == [(1, "user")]
+    assert next(hits(ONE, ["the rome"]), None) is None
+    assert next(hits(ONE, ["rome", "italy"]), None) is None
+    assert next(hits(ONE, ["older"])).excerpt == "An older question about Paris"
+
+
+def test_an_excerpt_begins_shortly_before_the_word() -> None:
+    text = "far away " * 20 + "needle in it"
+    found = next(hits(Conversation("1ngtwrt", "t", entries=[Entry("user", text)]), ["needle"]))
+    assert found.excerpt.startswith("...")
+    assert 10 < found.excerpt.index("needle") < 40

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -72,3 +73,19 @@ def p_value(counts: Mapping[Any, int], exact: dict[Any, float], runs: int) -> fl
         chances.pop()
     chances = [chance * sum(observed) / sum(chances) for chance in chances]
     return float(stats.chisquare(observed, chances).pvalue)
+
+
+def drawn_p_value(
+    engine: Any, plain: Any, prompt: str, runs: int, **options: Any
+) -> tuple[float, int]:
+    """Chi-square over three tokens drawn by rejection with fixed seeds; how many were proposed."""
+    start, top_k = engine.tokenize(prompt).tolist(), 3
+    exact = joint(plain, start, 3, top_k)
+    counts: Counter[tuple[int, ...]] = Counter()
+    proposed = 0
+    for seed in range(runs):
+        sampling = unfiltered(seed, temperature=1.5, top_k=top_k)
+        stream = run(engine, start, sampling, 3, accept="rejection", **options)
+        counts[stream.result.tokens] += 1
+        proposed += stream.statistics.proposed
+    return p_value(counts, exact, runs), proposed

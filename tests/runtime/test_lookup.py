@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from edgespec import EarlierTexts, GenerationLimits, Session
 from edgespec.errors import UsageError
-from tests.runtime.exact import GREEDY, emitted, joint, p_value, run, unfiltered
+from tests.runtime.exact import GREEDY, drawn_p_value, emitted, run, unfiltered
 
 PROMPT = "<|im_start|>user\nName the seven days of the week.<|im_end|>\n<|im_start|>assistant\n"
 OTHER = "<|im_start|>user\nWho wrote Hamlet?<|im_end|>\n<|im_start|>assistant\n"
@@ -39,19 +38,10 @@ def test_the_joint_distribution_is_the_targets(open_engine: Any, plain: Any) -> 
 
     Every answer is remembered, so that later ones copy what was drawn before.
     """
-    runs, top_k = 400, 3
     engine, recent = open_engine(draft="ngram", k=2), EarlierTexts(2000)
-    prompt = engine.tokenize(PROMPT).tolist()
-    exact = joint(plain, prompt, 3, top_k)
-    counts: Counter[tuple[int, ...]] = Counter()
-    proposed = 0
-    for seed in range(runs):
-        sampling = unfiltered(seed, temperature=1.5, top_k=top_k)
-        stream = run(engine, prompt, sampling, 3, accept="rejection", recent=recent)
-        counts[stream.result.tokens] += 1
-        proposed += stream.statistics.proposed
-    assert proposed > runs // 4
-    assert p_value(counts, exact, runs) > 1e-3
+    p, proposed = drawn_p_value(engine, plain, PROMPT, 400, recent=recent)
+    assert proposed > 100
+    assert p > 1e-3
 
 
 def test_an_answer_is_found_by_the_same_question_of_the_same_user_only(open_engine: Any) -> None:

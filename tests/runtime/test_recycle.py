@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
 
-from tests.runtime.exact import GREEDY, emitted, joint, p_value, run, unfiltered
+from tests.runtime.exact import GREEDY, drawn_p_value, emitted, run, unfiltered
 
 PROMPT = "<|im_start|>user\nCount from one to ten, twice.<|im_end|>\n<|im_start|>assistant\n"
 
@@ -30,17 +29,8 @@ def test_the_joint_distribution_is_the_targets(
 
     What was remembered of the run before is kept, so that there is something to propose.
     """
-    runs, top_k = 400, 3
     engine = open_engine(draft="recycle", k=2)
     monkeypatch.setattr(engine.drafter, "rewind", lambda length: None)
-    prompt = engine.tokenize(PROMPT).tolist()
-    exact = joint(plain, prompt, 3, top_k)
-    counts: Counter[tuple[int, ...]] = Counter()
-    proposed = 0
-    for seed in range(runs):
-        sampling = unfiltered(seed, temperature=1.5, top_k=top_k)
-        stream = run(engine, prompt, sampling, 3, accept="rejection")
-        counts[stream.result.tokens] += 1
-        proposed += stream.statistics.proposed
+    p, proposed = drawn_p_value(engine, plain, PROMPT, 400)
     assert proposed > 0
-    assert p_value(counts, exact, runs) > 1e-3
+    assert p > 1e-3

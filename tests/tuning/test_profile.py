@@ -10,8 +10,7 @@ import pytest
 
 from edgespec.control.calibration import make_calibration, write_calibration
 from edgespec.control.speedup import Achieved, expected_speedups
-from edgespec.tuning.explain import explain
-from edgespec.tuning.profile import Profile
+from edgespec.tuning.profile import Profile, explain
 from edgespec.tuning.report import explanation_lines
 from edgespec.tuning.setting import Setting, SettingFigures
 
