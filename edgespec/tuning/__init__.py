@@ -3,6 +3,6 @@
 `setting` is one way to open a model and what was measured of it (by `measure`). `search` compares
 ways by short looks at each, `kernels` compares kernels, `drafting` measures a draft, and `tune`
 does all of it within a time limit. `exactness` decides which way keeps what was promised. `profile`
-keeps the results; `explain` and `report` show them. What is decided every cycle is in
-`edgespec.control`.
+keeps the results and says what to expect from them; `report` shows both. What is decided every
+cycle is in `edgespec.control`.
 """
