@@ -178,8 +178,8 @@ class SettingFigures:
         switch_s: for each size, seconds more after a batch of another size.
         prefill_s: seconds for each token of a prompt.
         measured: whether the costs were measured here; otherwise they are of other machines
-            (`published_figures`), corrected by use, and no batch beyond `identical` was compared unless
-            `logit_difference` says so.
+            (`published_figures`), corrected by use, and no batch beyond `identical` was
+            compared unless `logit_difference` says so.
     """
 
     threads: int
