@@ -55,10 +55,9 @@ def _facts() -> dict[str, Any]:
     from edgespec import __version__
     from edgespec.backend import capabilities, kernel_status
     from edgespec.registry.cache import default_cache
-    from edgespec.runtime.memory import available_memory
+    from edgespec.runtime.memory import available_memory, memory_bandwidth
     from edgespec.runtime.processors import default_threads
     from edgespec.sampling.kernel import cache_folder
-    from edgespec.tuning.kernels import memory_bandwidth
 
     build, kernels = capabilities(), kernel_status()
     return {

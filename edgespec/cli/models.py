@@ -159,8 +159,8 @@ def _rows() -> Iterator[dict[str, Any]]:
     from edgespec.registry.hub import parts
     from edgespec.registry.manifest import load_manifest
     from edgespec.registry.resolve import present
+    from edgespec.runtime.memory import expected_speed, memory_bandwidth
     from edgespec.runtime.processors import default_threads
-    from edgespec.tuning.kernels import expected_speed, memory_bandwidth
 
     cache, manifest = default_cache(), load_manifest()
     bandwidth = memory_bandwidth(default_threads())
@@ -191,7 +191,7 @@ def _rows() -> Iterator[dict[str, Any]]:
 
 
 def _speed(size: int, bandwidth: int) -> dict[str, float]:
-    from edgespec.tuning.kernels import expected_speed
+    from edgespec.runtime.memory import expected_speed
 
     return {"tokens_per_second": expected_speed(size, bandwidth)}
 

@@ -1,18 +1,29 @@
-"""How much memory models will need, known from their headers, and whether there is that much."""
+"""How much memory models will need, whether there is that much, and how fast it is read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 
+import numpy as np
 import psutil
 
 from edgespec.errors import InsufficientMemoryError
 from edgespec.gguf.header import GGUFHeader
 from edgespec.runtime.cgroups import control_groups, read_lines, read_number
 
-__all__ = ["Demand", "MemoryEstimate", "available_memory", "estimate", "require"]
+__all__ = [
+    "Demand",
+    "MemoryEstimate",
+    "available_memory",
+    "estimate",
+    "expected_speed",
+    "memory_bandwidth",
+    "require",
+]
 
 _FLOAT = 4
 _CELLS = 256  # llama.cpp rounds a context up to a multiple of this
@@ -241,3 +252,29 @@ def _statistic(path: Path, name: str) -> int:
         if key == name and value.isdecimal():
             return int(value)
     return 0
+
+
+# -- how fast memory is read, which bounds how fast a model answers -----------------------------
+
+_READ = 256 << 20
+"""Bytes: more than any cache."""
+
+_READING_SHARE = 0.9
+"""Of that speed, with which a token reads the weights."""
+
+
+def memory_bandwidth(threads: int) -> int:
+    """Return the bytes per second that so many threads read, by NumPy; the best of a few tries."""
+    parts = [np.ones(_READ // threads // 8) for _ in range(threads)]
+    with ThreadPoolExecutor(threads) as pool:
+        seconds = []
+        for _ in range(5):
+            started = perf_counter()
+            list(pool.map(np.max, parts))
+            seconds.append(perf_counter() - started)
+    return int(sum(part.nbytes for part in parts) / min(seconds))
+
+
+def expected_speed(size: int, bandwidth: int) -> float:
+    """Return tokens per second of plain decoding with a model of *size* bytes, at most about."""
+    return _READING_SHARE * bandwidth / size

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 
@@ -26,10 +24,8 @@ from edgespec.tuning.setting import (
 )
 
 __all__ = [
-    "expected_speed",
     "fast_options",
     "faster_formats",
-    "memory_bandwidth",
     "published_figures",
     "usual_kernels",
 ]
@@ -159,29 +155,3 @@ def _curve(kernels: str, instruction_set: str | None) -> tuple[float, ...]:
     if instruction_set == "plain":
         return _PLAIN
     return _UNPACKING if instruction_set.startswith("neon") else _PACKED
-
-
-# -- how fast memory is read, which bounds how fast a model answers -----------------------------
-
-_READ = 256 << 20
-"""Bytes: more than any cache."""
-
-_READING_SHARE = 0.9
-"""Of that speed, with which a token reads the weights."""
-
-
-def memory_bandwidth(threads: int) -> int:
-    """Return the bytes per second that so many threads read, by NumPy; the best of a few tries."""
-    parts = [np.ones(_READ // threads // 8) for _ in range(threads)]
-    with ThreadPoolExecutor(threads) as pool:
-        seconds = []
-        for _ in range(5):
-            started = perf_counter()
-            list(pool.map(np.max, parts))
-            seconds.append(perf_counter() - started)
-    return int(sum(part.nbytes for part in parts) / min(seconds))
-
-
-def expected_speed(size: int, bandwidth: int) -> float:
-    """Return tokens per second of plain decoding with a model of *size* bytes, at most about."""
-    return _READING_SHARE * bandwidth / size

@@ -1,8 +1,10 @@
 import hashlib
 import inspect
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -197,3 +199,14 @@ def test_ps_shows_what_holds_a_model_without_its_options(tmp_path):
         assert "secret" not in shown
         assert str(process.pid) in shown
         process.communicate(b"\n")
+
+
+def test_a_list_needs_no_numba(tmp_path: Path) -> None:
+    code = (
+        "import sys; from edgespec.cli.main import main\n"
+        "try: main(['models', 'list'])\n"
+        "finally: assert 'numba' not in sys.modules and 'llama_cpp' not in sys.modules"
+    )
+    environment = {**os.environ, "EDGESPEC_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -16,7 +16,13 @@ from edgespec.backend import Context, ContextOptions, Model, ModelOptions
 from edgespec.errors import InsufficientMemoryError
 from edgespec.gguf.header import GGUFHeader, read_header
 from edgespec.runtime import memory
-from edgespec.runtime.memory import MemoryEstimate, estimate, require
+from edgespec.runtime.memory import (
+    MemoryEstimate,
+    estimate,
+    expected_speed,
+    memory_bandwidth,
+    require,
+)
 
 MIB = 1 << 20
 
@@ -266,3 +272,11 @@ def test_no_groups(tmp_path: Path) -> None:
 
 def test_available_memory_is_no_more_than_the_system_has() -> None:
     assert 0 < memory.available_memory() <= psutil.virtual_memory().total
+
+
+def test_bandwidth_is_that_of_a_memory() -> None:
+    assert 1e8 < memory_bandwidth(1) < 1e12
+
+
+def test_a_token_reads_all_weights() -> None:
+    assert expected_speed(1_000_000_000, 20_000_000_000) == 18.0

@@ -10,10 +10,8 @@ from edgespec.gguf.header import read_header
 from edgespec.kernels.timing import FormatTimes
 from edgespec.tuning import kernels
 from edgespec.tuning.kernels import (
-    expected_speed,
     fast_options,
     faster_formats,
-    memory_bandwidth,
     usual_kernels,
 )
 from tests.built_models import write_llama
@@ -81,11 +79,3 @@ def test_real_kernels_are_timed(model: Path) -> None:
     assert faster_formats(read_header(model)) <= {"Q8_0"}
     (stored,) = (model.parent / "measurements").glob("kernels-*.json")
     assert stored.stat().st_size > 0
-
-
-def test_bandwidth_is_that_of_a_memory() -> None:
-    assert 1e8 < memory_bandwidth(1) < 1e12
-
-
-def test_a_token_reads_all_weights() -> None:
-    assert expected_speed(1_000_000_000, 20_000_000_000) == 18.0
