@@ -99,6 +99,8 @@ def _read(path: Path) -> int | None:
         return None
 
 
+# -- pairs --------------------------------------------------------------------------------------
+
 SIDES = ("plain", "speculative")
 
 _DEPTH_STEP = 256

@@ -217,6 +217,10 @@ def _energy(plain: Sequence[Pair], speculative: Sequence[Pair]) -> dict[str, flo
 
 
 # With fewer, not even the smallest and the largest ratio enclose the median in 95% of all cases.
+
+
+# -- a table and a picture ----------------------------------------------------------------------
+
 _FEWEST_FOR_INTERVAL = 6
 _FEWEST_FOR_RATIO = 2  # a single pair tells what else the machine did
 

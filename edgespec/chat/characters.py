@@ -32,6 +32,8 @@ def sendable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
+# -- lines --------------------------------------------------------------------------------------
+
 _FENCE = "```"
 
 

@@ -254,6 +254,8 @@ def texts_of(session: Session) -> list[str]:
     return texts if session.unanswered is None else [*texts, session.unanswered]
 
 
+# -- the engine ---------------------------------------------------------------------------------
+
 Open = Callable[[str | None, EngineOptions], Engine]
 
 _KINDS = ("auto", "none", "ngram", "recycle")

@@ -242,6 +242,8 @@ def _require(condition: object, problem: str) -> None:
         raise ValueError(problem)
 
 
+# -- finding and listing ------------------------------------------------------------------------
+
 _AROUND = 24  # characters before the first word
 _MODEL_WIDTH = 12
 _TIME_WIDTH = 12

@@ -160,6 +160,8 @@ def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
+# -- KV caches ----------------------------------------------------------------------------------
+
 _log = logging.getLogger("edgespec.chat")
 
 _SUFFIX = ".kv"

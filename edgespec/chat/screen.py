@@ -120,6 +120,8 @@ class Screen:
         self._console.print(text, soft_wrap=True)
 
 
+# -- an answer while it is written --------------------------------------------------------------
+
 _LAST_TOKENS = 4  # of a prompt, among which a mark would be
 
 

@@ -178,6 +178,8 @@ def _say_state(chat: Chat, model: str) -> None:
         chat.screen.note(f"the answers are from another model, {model}")
 
 
+# -- commands -----------------------------------------------------------------------------------
+
 _MOST_LISTED = 15
 _MOST_FOUND = 6
 

@@ -237,6 +237,8 @@ def _guess(start: bytes) -> str:
     return f" but {known}" if known else ": choose a file in GGUF format"
 
 
+# -- typed access to pairs of key and value -----------------------------------------------------
+
 _INTEGERS = frozenset(kind for kind in GGUFValueType if kind.name.startswith(("INT", "UINT")))
 # What converters write if a model has no such token.
 _NO_TOKEN = (-1, 0xFFFFFFFF)

@@ -180,6 +180,8 @@ def _tree(outcome: TreeOutcome, replacement: bool, cost: Cost, c: Fraction) -> T
     )
 
 
+# -- a picture ----------------------------------------------------------------------------------
+
 _MOST_LABELS = 16
 
 

@@ -272,6 +272,9 @@ def both(value: Fraction) -> str:
     return f"{short} = {text}" if Fraction(text) == value else f"{short} = about {text}"
 
 
+# -- JSON ---------------------------------------------------------------------------------------
+
+
 def as_json(report: Report) -> dict[str, Any]:
     """Return the report as one JSON object.
 

@@ -187,6 +187,8 @@ def _flat(value: Any) -> Iterable[Any]:
     return items
 
 
+# -- filters and methods ------------------------------------------------------------------------
+
 _INDENT = 64
 _DECIMALS = 64
 _WIDTH = 1024

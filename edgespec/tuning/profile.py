@@ -166,6 +166,8 @@ def _numbers(values: Any) -> bool:
     )
 
 
+# -- what to expect -----------------------------------------------------------------------------
+
 LONGEST_MATCH = 16
 """Longer matches count as this long for prompt lookup."""
 

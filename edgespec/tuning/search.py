@@ -223,6 +223,8 @@ def best_threads(trials: Sequence[Trial], mix: Mix) -> list[int]:
     return [t.setting.threads for t in ranked if t.score(mix) <= limit][:2]
 
 
+# -- looking at a setting -----------------------------------------------------------------------
+
 _PROMPT, _SHORT_PROMPT = 256, 128
 _PROBE = 32
 _SLOW_PROMPT_S = 1.5

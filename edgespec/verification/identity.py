@@ -189,6 +189,9 @@ def _summary(prompts: int, tokens: int, differing: int, statistics: Statistics) 
 LARGEST_BATCH = 16
 
 
+# -- batches against single tokens --------------------------------------------------------------
+
+
 class DepthInvariance(NamedTuple):
     """Differences behind a prefix of `depth` tokens, for batches of 1, 2, ... tokens."""
 
