@@ -1,8 +1,9 @@
 """What an answer may be: JSON Schemas, regular expressions, grammars, and who obeys them."""
 
+from edgespec.grammars.call_forms import grammars_of_arguments, taught_forms
 from edgespec.grammars.foresight import Foresight, Likely
 from edgespec.grammars.guidance import Guide, Matcher
-from edgespec.grammars.parts import PartGrammars, grammars_of_arguments
+from edgespec.grammars.parts import PartGrammars
 from edgespec.grammars.texts import (
     choice_of_calls,
     grammar_from_regex,
@@ -23,4 +24,5 @@ __all__ = [
     "grammar_of_json",
     "grammars_of_arguments",
     "is_lark",
+    "taught_forms",
 ]

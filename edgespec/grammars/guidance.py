@@ -20,7 +20,7 @@ from edgespec.grammars.limits import LIMITS, reason_of
 __all__ = ["Guide", "Matcher"]
 
 _MAX_CHARACTERS = 1 << 19
-_CACHED = 64
+_CACHED = 256
 _UNFORCED = '\n%llguidance {"no_forcing": true}'
 _LONGEST_PIECE = 32
 _SPECIAL = b"\xff"  # marks tokens that are no text; no UTF-8 contains this byte

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from edgespec.errors import GrammarError
 
-__all__ = ["Part", "parse_schema", "parts_of"]
+__all__ = ["Part", "followed", "parse_schema", "parts_of"]
 
 _MAX_CHARACTERS = 1 << 18
 _MAX_PROPERTIES = 5000
@@ -282,7 +282,7 @@ def _replace_one_of(schema: Any, path: str, part: dict[str, Any]) -> None:
     options = part.get("oneOf")
     if not isinstance(options, list) or "anyOf" in part or "/oneOf/" in json.dumps(schema):
         return
-    objects = [_followed(schema, option, path) for option in options]
+    objects = [followed(schema, option, path) for option in options]
     if len(objects) == 1 or _have_own_types(objects) or _have_a_mark(schema, objects, path):
         # In its place: the order of keywords is that of properties.
         changed = {"anyOf" if key == "oneOf" else key: value for key, value in part.items()}
@@ -290,7 +290,7 @@ def _replace_one_of(schema: Any, path: str, part: dict[str, Any]) -> None:
         part.update(changed)
 
 
-def _followed(schema: Any, value: Any, path: str) -> dict[str, Any]:
+def followed(schema: Any, value: Any, path: str) -> dict[str, Any]:
     """Return the object that a chain of references leads to; empty if it leads to none."""
     for _ in range(20):
         if not isinstance(value, dict):
@@ -318,7 +318,7 @@ def _have_a_mark(schema: Any, options: list[dict[str, Any]], path: str) -> bool:
         for option in options:
             properties = option.get("properties")
             mark = properties.get(name) if isinstance(properties, dict) else None
-            mark = _followed(schema, mark, path)
+            mark = followed(schema, mark, path)
             found = [mark["const"]] if "const" in mark else mark.get("enum")
             if not isinstance(found, list) or not all(isinstance(v, str) for v in found):
                 break

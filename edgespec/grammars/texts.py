@@ -19,6 +19,7 @@ from edgespec.grammars.limits import validation_error
 from edgespec.grammars.schema import parse_schema, parts_of
 
 __all__ = [
+    "HEAD",
     "choice_of_calls",
     "grammar_from_regex",
     "grammar_from_schema",
@@ -27,7 +28,8 @@ __all__ = [
     "schema_rule",
 ]
 
-_HEAD = "%llguidance {}\n"
+HEAD = "%llguidance {}\n"
+"""What begins a text in the library's language."""
 _MAX_CHARACTERS = 1 << 18
 _SPACE = "[ ]"
 _LINES = r"[ ]|\n[ \t]{0,20}"
@@ -50,12 +52,12 @@ def grammar_from_schema(schema: str | Mapping[str, Any] | bool) -> str:
         GrammarError: it is not JSON, or asks for what cannot be enforced; the message has the
             keyword and its JSON path.
     """
-    return f"{_HEAD}start: {schema_rule(_as_text(schema))}"
+    return f"{HEAD}start: {schema_rule(_as_text(schema))}"
 
 
 def grammar_of_json() -> str:
     """Return the grammar of any JSON object."""
-    return f"{_HEAD}start: {_unchecked({'type': 'object'}, _LINES)}"
+    return f"{HEAD}start: {_unchecked({'type': 'object'}, _LINES)}"
 
 
 def grammar_from_regex(pattern: str) -> str:
@@ -71,7 +73,7 @@ def grammar_from_regex(pattern: str) -> str:
         raise GrammarError(f"the regular expression is longer than {_MAX_CHARACTERS} characters")
     if not pattern:
         raise GrammarError("the regular expression is empty")
-    text = f"{_HEAD}start: /{regex_to_lark(pattern, 'dws')}/"
+    text = f"{HEAD}start: /{regex_to_lark(pattern, 'dws')}/"
     if error := validation_error(text):
         raise GrammarError(f"the regular expression does not compile: {error}")
     return text
@@ -88,7 +90,7 @@ def choice_of_calls(opening: str, calls: Iterable[tuple[str, Any]], closing: str
         rules.append(f"call_{number}: {schema_rule(_as_text(schema))}")
         branches.append(f"{_literal(head)} call_{number}")
     parts = [_literal(opening), f"( {' | '.join(branches)} )", _literal(closing)]
-    return "\n".join([f"{_HEAD}start: {' '.join(part for part in parts if part)}", *rules])
+    return "\n".join([f"{HEAD}start: {' '.join(part for part in parts if part)}", *rules])
 
 
 def _literal(text: str) -> str:
@@ -113,7 +115,7 @@ def schema_rule(text: str) -> str:
     """
     schema = parse_schema(text)
     rule = _unchecked(schema)
-    if error := validation_error(f"{_HEAD}start: {rule}"):
+    if error := validation_error(f"{HEAD}start: {rule}"):
         where = _place_of(schema, error)
         raise GrammarError(f"the JSON schema cannot be enforced{where}: {error}")
     return rule
@@ -130,6 +132,6 @@ def _place_of(schema: Mapping[str, Any], error: str) -> str:
     for path, part in reversed(list(parts_of(schema))):
         if monotonic() > began + _SEARCH_S:
             break
-        if validation_error(f"{_HEAD}start: {_unchecked({**definitions, **part})}") == error:
+        if validation_error(f"{HEAD}start: {_unchecked({**definitions, **part})}") == error:
             return f" at {path}"
     return ""

@@ -150,12 +150,14 @@ class HoldingConstraint:
         if opened and not (begun and begun.end() < opened.end()):
             return self._read(_Spot(aside=self._asides[opened[1]]), text[opened.end() :])
         if begun:
-            return self._begin(begun[1], text[begun.end() :])
+            kind = begun.lastgroup or ""
+            return self._begin((kind, begun[kind]), text[begun.end() :])
         return _Spot(text[-_REMEMBERED:])
 
-    def _begin(self, name: bytes, rest: bytes) -> _Spot:
+    def _begin(self, name: tuple[str, bytes], rest: bytes) -> _Spot:
         """Return the position in a part of which some bytes came with the token that began it."""
-        matcher = self._matchers[name].copy()
+        known = self._matchers.get(name) or self._matchers[name[0], b""]
+        matcher = known.copy()
         tokens = self._guide.spell(rest)
         if tokens is None or matcher.allowed_prefix(tokens) < len(tokens):
             return _Spot(rest)  # it is no such part

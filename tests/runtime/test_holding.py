@@ -27,13 +27,15 @@ SCHEMAS: dict[str, Any] = {
     "clock": {"type": "object", "properties": {}, "additionalProperties": False},
 }
 HEAD = '<tool_call>\n{"name": "weather", "arguments'
+TAGS = "<tool_call>\n<function=weather>\n"
 PROMPT = "<|im_start|>user\nWeather?<|im_end|>\n<|im_start|>assistant\n"
 GREEDY = SamplingParameters(temperature=0.0)
 
 
 @pytest.fixture(scope="module")
 def parts() -> PartGrammars:
-    found = grammars_of_arguments(SCHEMAS, {"<think>": "</think>"})
+    forms = frozenset(("json", "function", "pairs", "python"))
+    found = grammars_of_arguments(SCHEMAS, {"<think>": "</think>"}, forms)
     assert found is not None
     return found
 
@@ -67,6 +69,16 @@ def follow(open_engine: Any, parts: PartGrammars) -> Any:
         (HEAD.replace("weather", "nothing") + '": {"x": 1}}', True),
         (f'{HEAD}": {{"city": "Oslo", "days": 3}}}}\n{HEAD}": {{"city": "Rome', False),
         (f"<think>{HEAD}", True),
+        (TAGS, False),
+        (TAGS + "<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n3", False),
+        (TAGS + "<parameter=city>\nOslo\n</parameter><parameter=days>3</parameter></", False),
+        (TAGS + "<parameter=city>Oslo</parameter><parameter=days>3</parameter></function>", True),
+        ("<tool_call>weather\n<arg_key>ci", False),
+        ("<tool_call>clock\n</tool_call>", True),
+        ('[weather(city="Oslo", ', False),
+        ("[weather(city='Oslo', days=3), clock()]", True),
+        ("[clock(), weather(", False),
+        ("Ask weather(city) for it", True),
         (f"<think>{HEAD}</think>{HEAD}", False),
         (f"So:\n<think>{HEAD}</think>\n", True),
     ],
@@ -85,6 +97,9 @@ def test_what_is_held(follow: Any, text: str, complete: bool) -> None:
         (HEAD + '": {"city": "Oslo", "days": 3, "', ","),
         ('{"name": "clock", "arguments": {"', '"'),
         (HEAD + '": "{', ' "'),
+        (TAGS + "<parameter=town", "town"),
+        (TAGS + "<parameter=city>Paris", "P"),
+        ("[clock(), weather(city='Oslo', days=0", "0"),
     ],
 )
 def test_what_is_forbidden(follow: Any, text: str, forbidden: str) -> None:

@@ -20,6 +20,7 @@ from edgespec.grammars import (
     grammar_from_schema,
     grammars_of_arguments,
     is_lark,
+    taught_forms,
 )
 from edgespec.templates import ChatTemplate
 
@@ -110,10 +111,11 @@ def plan_tools(
     wanted = _wanted(choice, names)
     if not tools or wanted == "none":
         return None
-    form = call_form(template, tools)
+    shown, written = _probe(template, tools)
+    form = _form_of(template, tools, shown, written)
     grammar = held = None
     if wanted == "auto":
-        held = _held(tools)
+        held = _held(tools, taught_forms(shown + written))
     else:
         called = [t for t in tools if wanted in (_ANY, t["function"]["name"])]
         grammar = call_grammar(form, called)
@@ -121,8 +123,12 @@ def plan_tools(
     return ToolUse(tools, frozenset(names), grammar, schemas, form.marks, held)
 
 
-def _held(tools: Sequence[Tool]) -> PartGrammars | None:
+def _held(tools: Sequence[Tool], forms: frozenset[str]) -> PartGrammars | None:
     """Return what the arguments of these tools obey, as far as that can be enforced.
+
+    Args:
+        tools: those that may be called.
+        forms: in which the model may write calls.
 
     Raises:
         GrammarError: that of a tool that says it is strict cannot; the message names it.
@@ -135,7 +141,14 @@ def _held(tools: Sequence[Tool]) -> PartGrammars | None:
         except GrammarError:
             if function.get("strict"):
                 raise
-    return grammars_of_arguments(schemas, THOUGHTS)
+    held = grammars_of_arguments(schemas, THOUGHTS, forms)
+    for name in (tool["function"]["name"] for tool in tools if tool["function"].get("strict")):
+        if held is None or not forms <= held.forms(name):
+            raise GrammarError(
+                f"tool {name} is strict, and its parameters cannot be enforced in the form in "
+                "which this model calls tools: list all of them in properties"
+            )
+    return held
 
 
 _ANY = "*"  # which no tool can be called
@@ -208,15 +221,29 @@ def call_form(template: ChatTemplate, tools: Sequence[Tool]) -> CallForm:
     Raises:
         UsageError: the template does not show tools to the model.
     """
-    question = {"role": "user", "content": "?"}
-    shown = template.render([question], tools=tools)
-    if shown == template.render([question]):
+    return _form_of(template, tools, *_probe(template, tools))
+
+
+_QUESTION = {"role": "user", "content": "?"}
+
+
+def _probe(template: ChatTemplate, tools: Sequence[Tool]) -> tuple[str, str]:
+    """Return what the template writes of a question with tools, and of a call behind it.
+
+    Raises:
+        UsageError: it does not show tools to the model.
+    """
+    shown = template.render([_QUESTION], tools=tools)
+    if shown == template.render([_QUESTION]):
         raise UsageError(
             "the chat template of this model knows no tools: leave them out, or take a model that "
             "was trained to call functions"
         )
-    written = _written_call(template, question, tools)
-    learned = _learned(written, _written(template, question, tools, content=_WORD))
+    return shown, _written_call(template, _QUESTION, tools)
+
+
+def _form_of(template: ChatTemplate, tools: Sequence[Tool], shown: str, written: str) -> CallForm:
+    learned = _learned(written, _written(template, _QUESTION, tools, content=_WORD))
     if learned:
         return learned
     text = shown + written

@@ -271,9 +271,13 @@ def test_strict_means_strict(templates: Any, tools: Any) -> None:
     tool = {"type": "function", "function": function}
     use = plan_tools(templates["tagged"], [tools[0], tool])
     assert use is not None and use.held is not None and use.grammar is None
-    assert set(use.held.grammars) == {b"weather"}
+    assert set(use.held.grammars) == {("json", b"weather")}
     strict = {"type": "function", "function": {**function, "strict": True}}
     with pytest.raises(GrammarError, match=r"tool odd: .* not at"):
         plan_tools(templates["tagged"], [tools[0], strict])
+    free = {"type": "function", "function": {"name": "free", "strict": True, "parameters": {}}}
+    free["function"]["parameters"] = {"type": "object"}  # type: ignore[index]
+    with pytest.raises(GrammarError, match="tool free is strict, and its parameters cannot"):
+        plan_tools(family("<function={{ f.name }}>"), [free])
     forced = plan_tools(templates["tagged"], [tools[0]], "required")
     assert forced is not None and forced.held is None

@@ -318,7 +318,8 @@ def as_typed(text: str, schema: Mapping[str, Any]) -> Any:
     """Return what a parameter's text means: JSON if it is that and may be that, else text."""
     words = {"True": True, "False": False, "None": None}
     try:
-        value = words[text] if text in words else json.loads(text, parse_constant=float)
+        word = text.strip()
+        value = words[word] if word in words else json.loads(text, parse_constant=float)
     except (ValueError, RecursionError):
         return text
     kinds = schema.get("type")
