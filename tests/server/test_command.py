@@ -8,11 +8,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from edgespec.cli.main import main
@@ -76,6 +78,56 @@ def test_the_second_ctrl_c_ends_at_once_and_the_key_is_never_said(default_model:
             status, errors = ended(one)
     assert status == 130
     assert errors == "" and key not in one.url
+
+
+_DOUBLING = "\n".join(f"r{i} ::= r{i + 1} | r{i + 1} r{i + 1}" for i in range(40))
+BOMBS: dict[str, dict[str, Any]] = {
+    "rules that double": {"grammar": f'root ::= r0\n{_DOUBLING}\nr40 ::= "a"'},
+    "repetitions of repetitions": {"grammar": 'root ::= (((("a"{0,30}){0,30}){0,30}){0,30})'},
+    "a schema's counts": {"json_schema": {"pattern": "^((((a{0,30}){0,30}){0,30}){0,30})$"}},
+    "a schema's names": {
+        "json_schema": {
+            "type": "object",
+            "properties": {"n" * 60_000 if i == 0 else f"p{i}": {} for i in range(2500)},
+        }
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BOMBS)
+def test_sigterm_while_a_bomb_is_prepared(default_model: Path, name: str) -> None:
+    """The limit is far above the grace period of a second, and below what a bomb would take."""
+    body = {"prompt": "The sea is", "max_tokens": 200, **BOMBS[name]}
+    with process(default_model, "--grace", "1", "--timeout", "600") as one:
+        children = psutil.Process(one.pid)
+        with ThreadPoolExecutor(3) as senders:
+            asked = [senders.submit(outcome, one.url, body) for _ in range(3)]
+            while not all(future.done() for future in asked):
+                if gauge(one.url, "waiting") + gauge(one.url, "running"):
+                    break
+            workers = children.children(recursive=True)
+            one.send_signal(signal.SIGTERM)
+            status, errors = ended(one)
+        assert status == 0
+        assert errors.strip() == "" or errors.startswith("Compiling kernels")
+        assert {future.result() for future in asked} <= {0, 200, 400, 500, 503, 504}
+        _, left = psutil.wait_procs(workers, timeout=20)
+        assert not left
+
+
+def outcome(url: str, body: Any) -> int:
+    """The status of an answer; 0 if the connection ended without one."""
+    try:
+        return httpx.post(f"{url}/v1/completions", json=body, timeout=60).status_code
+    except httpx.TransportError:
+        return 0
+
+
+def gauge(url: str, name: str) -> float:
+    text = httpx.get(f"{url}/metrics", timeout=60).text
+    (line,) = (line for line in text.splitlines() if line.startswith(f"edgespec_{name} "))
+    return float(line.split()[1])
 
 
 def is_accepting(url: str) -> bool:

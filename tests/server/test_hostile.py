@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import socket
 import threading
 import time
+import traceback
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +21,13 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from edgespec.server import requests, running
+from edgespec.server.errors import ApiError
 from edgespec.server.requests import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     ResponseRequest,
+    parse,
 )
 
 CHAT = "/v1/chat/completions"
@@ -209,6 +213,27 @@ def test_large_bodies_that_are_wrong(server: Any, sent: int) -> None:
     assert statuses == [400] * sent
     # Of a shared machine; one such body held the loop for 18 s.
     assert max(delays) < 5
+
+
+def test_a_body_is_read_without_looking_for_garbage() -> None:
+    """That went through all objects of the process, over and over, with the loop held up."""
+    _, lists = wrong_body(4)
+    collected: list[str] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        collected.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        with pytest.raises(ApiError) as caught:
+            parse(ResponseRequest, lists)
+        assert not collected
+    finally:
+        gc.callbacks.remove(note)
+    assert gc.isenabled()
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    kept = [value for frame in frames[1:] for value in frame.f_locals.values()]
+    assert all(not isinstance(value, (dict, list)) for value in kept)
 
 
 def test_what_a_wrong_body_leaves_in_memory() -> None:
