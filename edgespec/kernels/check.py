@@ -9,9 +9,10 @@ from gguf import GGMLQuantizationType, quants
 
 from edgespec._types import ByteArray, Float32Array
 from edgespec.kernels import ggml
+from edgespec.kernels.activations import record_of
 from edgespec.kernels.device import Device, DeviceError
 from edgespec.kernels.formats import Format
-from edgespec.kernels.gemm import BLOCK, is_float
+from edgespec.kernels.gemm import is_float
 from edgespec.kernels.operations import Attention, Backend, Node, Operation
 
 __all__ = ["check", "check_attention", "check_rows", "sample_weights"]
@@ -70,7 +71,7 @@ def _expected(format: Format, weights: ByteArray, x: Float32Array) -> Any:
     matrix = quants.dequantize(weights, GGMLQuantizationType(format.type)).astype(np.float64)
     if is_float(format):
         return x.astype(np.float64) @ matrix.T
-    blocks = x.reshape(len(x), -1, BLOCK)
+    blocks = x.reshape(len(x), -1, record_of(format).block)
     most = np.abs(blocks).max(-1, keepdims=True)
     codes = np.rint(blocks * (np.float32(127) / most))
     rounded = codes.astype(np.float64) * (most / np.float32(127))

@@ -1,8 +1,9 @@
 """How each format's bits become codes and scales, as instructions of a kernel.
 
-A `Unit` is 16 or 32 neighbouring weights with one scale: weight = scale * code + minimum. Blocks
-of 256 are read in a loop of a few steps, which keeps the code small and quick to compile. The
-formulas are those of ggml's dequantize_row functions (ggml-quants.c).
+A `Unit` is 16 or 32 neighbouring weights, each scale * factor * (code - zero) + minimum * least:
+scale and minimum are of the block, factor and least of the unit. Blocks of 256 are read in a loop
+of a few steps, which keeps the code small and quick to compile. The formulas are those of ggml's
+dequantize_row functions (ggml-quants.c).
 """
 
 from __future__ import annotations
@@ -18,23 +19,21 @@ __all__ = ["Block", "Steps", "Unit", "steps_of"]
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 _FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
-_FP4_LEAST = 12  # added, so that codes are unsigned
+_FP4_ZERO = 12  # added, so that codes are unsigned
 
 
 class Unit(NamedTuple):
-    """Neighbouring weights with one scale.
+    """Neighbouring weights with one factor.
 
     Attributes:
         start: of the first weight, in its step.
         codes: a vector for each 4 weights.
-        scale: <rows x float>.
-        minimum: <rows x float>, or None where codes and scale are all.
+        factor: <rows x float>, or None where the unit is the block.
     """
 
     start: int
     codes: Codes
-    scale: Value
-    minimum: Value | None
+    factor: Value | None = None
 
     @property
     def size(self) -> int:
@@ -48,10 +47,16 @@ class Steps(NamedTuple):
     Attributes:
         total: steps, each with as many weights.
         read: the units of one step, given its number.
+        scale: <rows x float>.
+        minimum: <rows x float>, or None where codes and scales are all.
+        least: what the minimum is multiplied by in each unit, or None where the unit is the block.
     """
 
     total: int
     read: Callable[[Value], Iterator[Unit]]
+    scale: Value
+    minimum: Value | None = None
+    least: Codes | None = None
 
 
 class Block:
@@ -144,59 +149,59 @@ def steps_of(block: Block) -> Steps:
     return _READERS[block.format.name](block)
 
 
-def _one(unit: Unit) -> Steps:
-    return Steps(1, lambda _: iter([unit]))
+def _one(
+    block: Block, codes: Codes, scale: Value | None = None, minimum: Value | None = None
+) -> Steps:
+    """A block that is one unit."""
+    return Steps(1, lambda _: iter([Unit(0, codes)]), scale or block.half("scale"), minimum)
 
 
-def _vectors(block: Block, words: list[Value], most: int) -> Codes:
-    return Codes([block.bytes(word) for word in words], most)
+def _vectors(block: Block, words: list[Value], most: int, zero: int = 0) -> Codes:
+    return Codes([block.bytes(word) for word in words], most, zero)
 
 
-def _four_bits(block: Block) -> Codes:
-    return _vectors(block, [block.nibbles(unit % 4, unit >= 4) for unit in range(8)], 15)
+def _four_bits(block: Block, zero: int = 0) -> Codes:
+    return _vectors(block, [block.nibbles(unit % 4, unit >= 4) for unit in range(8)], 15, zero)
 
 
-def _five_bits(block: Block) -> Codes:
+def _five_bits(block: Block, zero: int = 0) -> Codes:
     high = block.words("high", 0)
     codes = [
         block.b.or_(block.nibbles(unit % 4, unit >= 4), block.bits(high, unit, 1, 4))
         for unit in range(8)
     ]
-    return _vectors(block, codes, 31)
+    return _vectors(block, codes, 31, zero)
 
 
 def _from_table(
-    block: Block, table: tuple[int, ...], most: int, base: Value | None = None
+    block: Block, table: tuple[int, ...], most: int = 0, zero: int = 0, base: Value | None = None
 ) -> Codes:
     indices = [block.bytes(block.nibbles(unit % 4, unit >= 4, base)) for unit in range(8)]
-    return Codes([block.isa.look_up(block.b, table, index) for index in indices], most)
+    return Codes([block.isa.look_up(block.b, table, index) for index in indices], most, zero)
 
 
 def _q4_0(block: Block) -> Steps:
-    scale = block.half("scale")
-    return _one(Unit(0, _four_bits(block), scale, block.scaled(scale, -8.0)))
+    return _one(block, _four_bits(block, zero=8))
 
 
 def _q4_1(block: Block) -> Steps:
-    return _one(Unit(0, _four_bits(block), block.half("scale"), block.half("minimum")))
+    return _one(block, _four_bits(block), minimum=block.half("minimum"))
 
 
 def _q5_0(block: Block) -> Steps:
-    scale = block.half("scale")
-    return _one(Unit(0, _five_bits(block), scale, block.scaled(scale, -16.0)))
+    return _one(block, _five_bits(block, zero=16))
 
 
 def _q5_1(block: Block) -> Steps:
-    return _one(Unit(0, _five_bits(block), block.half("scale"), block.half("minimum")))
+    return _one(block, _five_bits(block), minimum=block.half("minimum"))
 
 
 def _q8_0(block: Block) -> Steps:
-    codes = _vectors(block, [block.words("codes", unit) for unit in range(8)], 0)
-    return _one(Unit(0, codes, block.half("scale"), None))
+    return _one(block, _vectors(block, [block.words("codes", unit) for unit in range(8)], 0))
 
 
 def _iq4_nl(block: Block) -> Steps:
-    return _one(Unit(0, _from_table(block, _IQ4, 0), block.half("scale"), None))
+    return _one(block, _from_table(block, _IQ4))
 
 
 def _mxfp4(block: Block) -> Steps:
@@ -207,27 +212,25 @@ def _mxfp4(block: Block) -> Steps:
     subnormal = b.shl(b.splat(I32(0x00200000), rows), exponent)
     small = b.icmp_unsigned("<", exponent, b.splat(I32(2), rows))
     scale = b.bitcast(b.select(small, subnormal, normal), vector(F32, rows))
-    table = tuple(value + _FP4_LEAST for value in _FP4)
-    codes = _from_table(block, table, 2 * _FP4_LEAST)
-    return _one(Unit(0, codes, scale, block.scaled(scale, -float(_FP4_LEAST))))
+    table = tuple(value + _FP4_ZERO for value in _FP4)
+    return _one(block, _from_table(block, table, 2 * _FP4_ZERO, _FP4_ZERO), scale)
 
 
 def _iq4_xs(block: Block) -> Steps:
-    b, scale = block.b, block.half("scale")
+    b = block.b
     low, high = block.words("scales", 0), block.integers("scales_high", I16)
 
     def read(step: Value) -> Iterator[Unit]:
         four = b.masked(block.moved(low, b.mul(step, I64(4))), 15)
         two = b.masked(block.moved(high, b.mul(step, I64(2))), 3)
         factor = block.as_float(block.minus(b.or_(four, b.shift(two, -4)), 32))
-        codes = _from_table(block, _IQ4, 0, b.mul(step, I64(4)))
-        yield Unit(0, codes, b.fmul(scale, factor), None)
+        yield Unit(0, _from_table(block, _IQ4, base=b.mul(step, I64(4))), factor)
 
-    return Steps(8, read)
+    return Steps(8, read, block.half("scale"))
 
 
 def _six_bit_scales(block: Block) -> tuple[list[Value], list[Value]]:
-    """Scales and minima of Q4_K and Q5_K, four in the bytes of each <rows x i32>."""
+    """Factors and minima of Q4_K and Q5_K, four in the bytes of each <rows x i32>."""
     b = block.b
     first, second, third = (block.words("scales", unit) for unit in range(3))
     scales = [
@@ -243,20 +246,17 @@ def _six_bit_scales(block: Block) -> tuple[list[Value], list[Value]]:
 
 def _q45_k(block: Block, codes_of: Callable[[Value, int], Codes]) -> Steps:
     b = block.b
-    scale, minimum = block.half("scale"), block.scaled(block.half("minimum"), -1.0)
     scales, minima = _six_bit_scales(block)
 
     def read(step: Value) -> Iterator[Unit]:
         second, distance = b.lshr(step, I64(1)), b.mul(b.and_(step, I64(1)), I64(16))
         two_scales = block.moved(block.either(second, scales), distance)
-        two_minima = block.moved(block.either(second, minima), distance)
         for index in range(2):
             factor = block.as_float(block.byte(two_scales, index))
-            least = block.as_float(block.byte(two_minima, index))
-            codes = codes_of(step, index)
-            yield Unit(32 * index, codes, b.fmul(scale, factor), b.fmul(minimum, least))
+            yield Unit(32 * index, codes_of(step, index), factor)
 
-    return Steps(4, read)
+    minimum = block.scaled(block.half("minimum"), -1.0)
+    return Steps(4, read, block.half("scale"), minimum, _vectors(block, minima, 63))
 
 
 def _q4_k(block: Block) -> Steps:
@@ -292,21 +292,20 @@ def _two_bits(block: Block, half: Value, index: int) -> list[Value]:
 
 def _q2_k(block: Block) -> Steps:
     b = block.b
-    scale, minimum = block.half("scale"), block.scaled(block.half("minimum"), -1.0)
 
     def read(half: Value) -> Iterator[Unit]:
         for index in range(8):
             packed = block.words("scales", index // 4, b.mul(half, I64(2)))
             factor = block.as_float(block.byte(block.bits(packed, 0, 15, 0), index % 4))
-            least = block.as_float(block.byte(block.bits(packed, 4, 15, 0), index % 4))
-            codes = _vectors(block, _two_bits(block, half, index), 3)
-            yield Unit(16 * index, codes, b.fmul(scale, factor), b.fmul(minimum, least))
+            yield Unit(16 * index, _vectors(block, _two_bits(block, half, index), 3), factor)
 
-    return Steps(2, read)
+    minima = [block.bits(block.words("scales", unit), 4, 15, 0) for unit in range(4)]
+    minimum = block.scaled(block.half("minimum"), -1.0)
+    return Steps(2, read, block.half("scale"), minimum, _vectors(block, minima, 15))
 
 
 def _q3_k(block: Block) -> Steps:
-    b, scale = block.b, block.half("scale")
+    b = block.b
     words = [block.words("scales", unit) for unit in range(3)]
     scales = [
         b.or_(
@@ -319,20 +318,19 @@ def _q3_k(block: Block) -> Steps:
     def read(half: Value) -> Iterator[Unit]:
         for index in range(8):
             packed = block.either(half, [scales[index // 4], scales[2 + index // 4]])
-            product = b.fmul(scale, block.as_float(block.minus(block.byte(packed, index % 4), 32)))
+            factor = block.as_float(block.minus(block.byte(packed, index % 4), 32))
             codes = []
             for unit, low in enumerate(_two_bits(block, half, index)):
                 high = block.words("high", 4 * (index % 2) + unit)
                 high = block.moved(high, b.mul(half, I64(4)))
                 codes.append(b.or_(low, block.bits(high, index // 2, 1, 2)))
-            minimum = block.scaled(product, -4.0)
-            yield Unit(16 * index, _vectors(block, codes, 7), product, minimum)
+            yield Unit(16 * index, _vectors(block, codes, 7, 4), factor)
 
-    return Steps(2, read)
+    return Steps(2, read, block.half("scale"))
 
 
 def _q6_k(block: Block) -> Steps:
-    b, scale = block.b, block.half("scale")
+    b = block.b
 
     def codes(half: Value, index: int) -> Codes:
         part, within = index // 2, 4 * (index % 2)
@@ -341,16 +339,15 @@ def _q6_k(block: Block) -> Steps:
             low = block.nibbles(8 * (part % 2) + unit, part >= 2, b.mul(half, I64(16)))
             high = block.words("high", unit, b.mul(half, I64(8)))
             words.append(b.or_(low, block.bits(high, 2 * part, 3, 4)))
-        return _vectors(block, words, 63)
+        return _vectors(block, words, 63, 32)
 
     def read(half: Value) -> Iterator[Unit]:
         for index in range(8):
             packed = block.words("scales", index // 4, b.mul(half, I64(2)))
             factor = block.as_float(block.byte(packed, index % 4, signed=True))
-            product = b.fmul(scale, factor)
-            yield Unit(16 * index, codes(half, index), product, block.scaled(product, -32.0))
+            yield Unit(16 * index, codes(half, index), factor)
 
-    return Steps(2, read)
+    return Steps(2, read, block.half("scale"))
 
 
 _READERS: dict[str, Callable[[Block], Steps]] = {

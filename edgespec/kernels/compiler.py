@@ -10,9 +10,10 @@ import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
 from edgespec.files import read_at_most, replace_file
+from edgespec.kernels.activations import Record, emit_quantize
 from edgespec.kernels.attention import CACHE_TYPES, emit_attention
 from edgespec.kernels.formats import Format
-from edgespec.kernels.gemm import emit_multiply, emit_quantize, multiply_name
+from edgespec.kernels.gemm import emit_multiply, multiply_name
 from edgespec.kernels.isa import InstructionSet
 from edgespec.kernels.native import translate
 from edgespec.kernels.rows import ROW_KERNELS, emit_rows
@@ -39,10 +40,10 @@ class Kernels:
         self._engine: Any = llvm.create_mcjit_compiler(empty, machine)  # owns the machine now
         self._loaded: set[str] = set()
 
-    def quantize(self) -> int:
-        """The address of the kernel that rounds activations."""
+    def quantize(self, record: Record) -> int:
+        """The address of the kernel that rounds activations to such records."""
         self._load(QUANTIZE)
-        return int(self._engine.get_function_address("quantize"))
+        return int(self._engine.get_function_address(record.name))
 
     def multiply(self, format: Format) -> list[int]:
         """Addresses of a format's kernels for 1, 2 ... `isa.columns` columns."""
@@ -105,7 +106,7 @@ def compile_object(isa: InstructionSet, what: Format | str, *, native: bool = Fa
     if what == CALLBACKS:
         translate(module)
     elif what == QUANTIZE:
-        emit_quantize(module, isa)
+        emit_quantize(module)
     elif what == ATTENTION:
         emit_attention(module, isa)
     elif what == ROWS:

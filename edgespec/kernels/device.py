@@ -16,10 +16,10 @@ import numpy as np
 
 from edgespec.kernels import callbacks as _callbacks  # noqa: F401 (marks what is compiled)
 from edgespec.kernels import ggml, tables
+from edgespec.kernels.activations import LARGE_RECORD, SMALL_RECORD, form_of
 from edgespec.kernels.attention import CACHE_TYPES
 from edgespec.kernels.compiler import Kernels
 from edgespec.kernels.formats import FORMATS
-from edgespec.kernels.gemm import is_float
 from edgespec.kernels.isa import InstructionSet
 
 __all__ = ["Device", "DeviceError"]
@@ -163,7 +163,7 @@ class Device:
                 before += field.size
             self._table[row + tables.BLOCK] = format.block
             self._table[row + tables.FIELDS] = len(format.fields)
-            self._table[row + tables.FLOAT] = is_float(format)
+            self._table[row + tables.FORM] = form_of(format)
             self._table[row + tables.TO_FLOAT] = _to_float(self._library, number)
             self._table[row + tables.WEIGHTS] = format.weights  # last: now it is supported
 
@@ -189,7 +189,8 @@ class Device:
         table[tables.BUFFER_TYPE] = self.buffer_type
         table[tables.ROWS], table[tables.COLUMNS] = self.isa.rows, self.isa.columns
         table[tables.LOADING_THREADS] = 1
-        table[tables.QUANTIZE] = self._kernels.quantize()
+        table[tables.QUANTIZE] = self._kernels.quantize(SMALL_RECORD)
+        table[tables.QUANTIZE_LARGE] = self._kernels.quantize(LARGE_RECORD)
         addresses = self._kernels.attention()
         table[tables.MERGE], table[tables.FINISH] = addresses["merge"], addresses["finish"]
         table[tables.ROWS_PART] = self._native("rows_part")

@@ -1,21 +1,21 @@
-"""The kernels: packed weights times a few columns of activations, and the quantizing of these.
+"""The kernels: packed weights times a few columns of activations.
 
-Activations are rounded to 8 bits by blocks of 32, each with a float scale, as ggml does for Q8_1.
-A column's sum is one float accumulator (two for 16-bit weights) that takes the blocks in order:
-what comes out for a column does not depend on how many others there are, or which.
+A unit's products with a column are summed as integers, its units as floats, and the block joins the
+column's sum, one float accumulator (two for 16-bit weights): what comes out for a column does not
+depend on how many others there are, or which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import llvmlite.ir as ir
 
-from edgespec.kernels.codes import Block, Unit, steps_of
+from edgespec.kernels.activations import PART_BITS, Record, record_of
+from edgespec.kernels.codes import Block, Steps, Unit, steps_of
 from edgespec.kernels.emit import (
     F16,
     F32,
-    I8,
     I16,
     I32,
     I64,
@@ -27,18 +27,9 @@ from edgespec.kernels.emit import (
     vector,
 )
 from edgespec.kernels.formats import ALIGNMENT, Format
-from edgespec.kernels.isa import InstructionSet
+from edgespec.kernels.isa import Codes, InstructionSet
 
-__all__ = ["BLOCK", "RECORD", "emit_multiply", "emit_quantize", "is_float", "multiply_name"]
-
-BLOCK = 32
-"""Activations with one scale."""
-
-RECORD = 64
-"""Bytes of a quantized block: 32 of int8; then float scale, scale times the sum of all, of the
-first and of the second half; then int32, -128 times the sum; the rest unused."""
-
-_SCALE, _SUM, _HALVES, _OFFSET = 32, 36, (40, 44), 48
+__all__ = ["emit_multiply", "is_float", "multiply_name"]
 
 _AHEAD = 32768
 """Bytes: how far ahead weights are asked for. Hardware looks less far, and stops at each page."""
@@ -46,9 +37,6 @@ _INTO = 2
 """The second-level cache: in the first they would drive out each other, and the activations."""
 
 _LINE = 64
-
-_LEAST, _INFINITE = 0x0DA24260, 0x7F800000
-"""Bits of 1e-30 and of infinity: a block with no absolute value between them has codes 0."""
 
 
 def is_float(format: Format) -> bool:
@@ -108,27 +96,31 @@ def _group(
         planes.append(b.gep(start, [b.mul(blocks, I64(isa.rows * before))]))
         before += field.size
 
+    record, zero = record_of(format), ir.Constant(vector(F32, isa.rows), [0.0] * isa.rows)
+
     def block(index: Value, sums: list[Value]) -> list[Value]:
         steps = steps_of(Block(b, isa, format, planes, index))
+        records = [b.gep(x, [b.mul(index, I64(record.size))]) for x in inputs]
         weights = format.weights // steps.total
 
-        def step(number: Value, sums: list[Value]) -> list[Value]:
-            position = b.add(b.mul(index, I64(steps.total)), number)
-            records = [b.gep(x, [b.mul(position, I64(weights // BLOCK * RECORD))]) for x in inputs]
+        def step(number: Value, products: list[Value]) -> list[Value]:
             size = isa.rows * format.block // steps.total
-            behind = b.gep(start, [b.mul(position, I64(size))])
+            behind = b.gep(start, [b.mul(b.add(b.mul(index, I64(steps.total)), number), I64(size))])
             for unit in steps.read(number):
                 # A few at a time: a processor that waits for many lines loads nothing else.
                 first, last = (size * at // weights for at in (unit.start, unit.start + unit.size))
                 _ask_ahead(b, behind, first, last)
-                sums = _add_unit(b, isa, unit, records, sums)
-            return sums
+                begin = b.add(b.mul(number, I64(weights)), I64(unit.start))
+                products = _add_unit(b, isa, record, unit, begin, records, products)
+            return products
 
+        products = [zero] * len(inputs)
         if steps.total == 1:
-            return step(I64(0), sums)
-        return b.loop(I64(0), I64(steps.total), 1, sums, step)
+            products = step(I64(0), products)
+        else:
+            products = b.loop(I64(0), I64(steps.total), 1, products, step)
+        return _add_block(b, isa, record, steps, records, products, sums)
 
-    zero = ir.Constant(vector(F32, isa.rows), [0.0] * isa.rows)
     return b.loop(I64(0), blocks, 1, [zero] * len(inputs), block)
 
 
@@ -140,35 +132,92 @@ def _ask_ahead(b: Builder, weights: Value, first: int, last: int) -> None:
 
 
 def _add_unit(
-    b: Builder, isa: InstructionSet, unit: Unit, records: Sequence[Value], sums: list[Value]
+    b: Builder,
+    isa: InstructionSet,
+    record: Record,
+    unit: Unit,
+    begin: Value,
+    records: Sequence[Value],
+    totals: list[Value],
 ) -> list[Value]:
-    """Add scale (x scale . integer sum) + minimum (x scale . x sum) to each column's sum."""
-    record, within = divmod(unit.start, BLOCK)
-    record *= RECORD
-    fours = range(record + within, record + within + unit.size, 4)
-    added: list[Value] = []
+    """Add factor x integer sum to each column's products; begin: of the unit's activations.
+
+    Factor and sum have at most 24 bits together: only the addition is rounded.
+    """
+    shift = unit.size.bit_length() - 1
+    where = b.shl(b.lshr(begin, I64(shift)), I64(2))
+
+    def start_of(each: Value) -> Callable[[int], Value]:
+        return lambda zero: b.load_at(each, b.add(where, I64(record.starts[zero])), I32)
+
+    integers = _dots(b, isa, unit.codes, records, begin, start_of)
+    products = [b.sitofp(found, vector(F32, isa.rows)) for found in integers]
+    if unit.factor is None:
+        return products
+    return [
+        isa.multiply_add(b, product, unit.factor, total)
+        for total, product in zip(totals, products, strict=True)
+    ]
+
+
+def _dots(
+    b: Builder,
+    isa: InstructionSet,
+    codes: Codes,
+    records: Sequence[Value],
+    begin: Value,
+    start_of: Callable[[Value], Callable[[int], Value]],
+) -> list[Value]:
+    """Products of codes with each column's bytes from `begin` of its record on."""
+    products: list[Value] = []
     for first in range(0, len(records), isa.tile):
         tile = records[first : first + isa.tile]
-        x = [[b.load_at(each, four, I32) for four in fours] for each in tile]
-        offsets = [b.load_at(each, record + _OFFSET, I32) for each in tile]
-        for each, product in zip(tile, isa.dots(b, unit.codes, x, offsets), strict=True):
-            block = b.gep(each, [I64(record)])
-            added.append(_scaled(b, isa, unit, block, product, sums[len(added)]))
+        fours = range(0, 4 * len(codes.vectors), 4)
+        x = [[b.load_at(b.gep(each, [begin]), four, I32) for four in fours] for each in tile]
+        products += isa.dots(b, codes, x, [start_of(each) for each in tile])
+    return products
+
+
+def _add_block(
+    b: Builder,
+    isa: InstructionSet,
+    record: Record,
+    steps: Steps,
+    records: Sequence[Value],
+    products: list[Value],
+    sums: list[Value],
+) -> list[Value]:
+    """Add x scale (scale . products + minimum . sums of x) to each column's sum."""
+    minima: Sequence[Value | None] = [None] * len(records)
+    if steps.least is not None:
+        minima = _sums_of_x(b, isa, record, steps.least, records)
+    added = []
+    for each, product, least, total in zip(records, products, minima, sums, strict=True):
+        scale = b.splat(b.load_at(each, record.scale, F32), isa.rows)
+        if least is not None:
+            value = isa.multiply_add(b, least, steps.minimum, b.fmul(product, steps.scale))
+            added.append(isa.multiply_add(b, value, scale, total))
+            continue
+        total = isa.multiply_add(b, b.fmul(product, scale), steps.scale, total)
+        if steps.minimum is not None:
+            whole = b.splat(b.load_at(each, record.sum, F32), isa.rows)
+            total = isa.multiply_add(b, whole, steps.minimum, total)
+        added.append(total)
     return added
 
 
-def _scaled(
-    b: Builder, isa: InstructionSet, unit: Unit, record: Value, product: Value, total: Value
-) -> Value:
-    products = b.sitofp(product, vector(F32, isa.rows))
-    scale = b.splat(b.load_at(record, _SCALE, F32), isa.rows)
-    total = isa.multiply_add(b, b.fmul(products, scale), unit.scale, total)
-    if unit.minimum is None:
-        return total
-    half = unit.start % BLOCK // (BLOCK // 2)
-    where = _SUM if unit.size == BLOCK else _HALVES[half]
-    sums = b.splat(b.load_at(record, where, F32), isa.rows)
-    return isa.multiply_add(b, sums, unit.minimum, total)
+def _sums_of_x(
+    b: Builder, isa: InstructionSet, record: Record, least: Codes, records: Sequence[Value]
+) -> list[Value]:
+    """Each unit's sum of activations times its code in `least`, summed: <rows x float>."""
+    units = 4 * len(least.vectors)
+    low, high = (
+        _dots(b, isa, least, records, I64(where), lambda _: I32)
+        for where in record.parts[record.block // units]
+    )
+    distance = b.splat(I32(PART_BITS), isa.rows)
+    integers = [b.add(b.shl(top, distance), rest) for top, rest in zip(high, low, strict=True)]
+    return [b.sitofp(found, vector(F32, isa.rows)) for found in integers]
 
 
 def _float_group(
@@ -208,46 +257,3 @@ def _float_group(
     half = len(inputs)
     first = b.loop(even_width, width, 1, sums[:half], add)
     return [b.fadd(even, odd) for even, odd in zip(first, sums[half:], strict=True)]
-
-
-def emit_quantize(module: ir.Module, isa: InstructionSet) -> None:
-    """Define ``void quantize(x, records, blocks)``: floats to records of `RECORD` bytes."""
-    b = function(module, "quantize", VOID, [POINTER, POINTER, I64])
-    x, records, blocks = b.function.args
-    floats, integers = vector(F32, BLOCK), vector(I32, BLOCK)
-
-    def block(index: Value, _: list[Value]) -> list[Value]:
-        values = b.load_at(x, b.mul(index, I64(4 * BLOCK)), floats)
-        bits = b.masked(b.bitcast(values, integers), 0x7FFFFFFF)
-        largest = b.intrinsic(f"llvm.vector.reduce.umax.v{BLOCK}i32", I32, bits)
-        finite = b.icmp_unsigned("<", largest, I32(_INFINITE))
-        usable = b.and_(finite, b.icmp_unsigned(">", largest, I32(_LEAST)))
-        most = b.bitcast(largest, F32)
-        scale = b.select(usable, b.fdiv(most, F32(127.0)), F32(0.0))
-        scale = b.select(finite, scale, F32(float("nan")))
-        factor = b.select(usable, b.fdiv(F32(127.0), most), F32(0.0))
-        values = b.select(b.splat(usable, BLOCK), values, ir.Constant(floats, [0.0] * BLOCK))
-        scaled = b.fmul(values, b.splat(factor, BLOCK))
-        rounded = b.intrinsic(f"llvm.rint.v{BLOCK}f32", floats, scaled)
-        codes = b.fptosi(rounded, integers)
-        _store_record(b, b.gep(records, [b.mul(index, I64(RECORD))]), codes, scale)
-        return []
-
-    b.loop(I64(0), blocks, 1, [], block)
-    b.ret_void()
-
-
-def _store_record(b: Builder, record: Value, codes: Value, scale: Value) -> None:
-    half = BLOCK // 2
-    undefined = ir.Constant(codes.type, ir.Undefined)
-    sums = []
-    for first in (0, half):
-        indices = ir.Constant(vector(I32, half), list(range(first, first + half)))
-        part = b.shuffle_vector(codes, undefined, indices)
-        sums.append(b.intrinsic(f"llvm.vector.reduce.add.v{half}i32", I32, part))
-    total = b.add(*sums)
-    b.store_at(b.trunc(codes, vector(I8, BLOCK)), record, 0)
-    b.store_at(scale, record, _SCALE)
-    for where, integer in zip((_SUM, *_HALVES), (total, *sums), strict=True):
-        b.store_at(b.fmul(scale, b.sitofp(integer, F32)), record, where)
-    b.store_at(b.mul(total, I32(-128)), record, _OFFSET)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -38,15 +38,22 @@ class Codes(NamedTuple):
     Attributes:
         vectors: <4 rows x i8>, each the same 4 weights of every row.
         most: the largest code if they are unsigned; 0 if they are signed (-127 or -128 to 127).
+        zero: the code that stands for 0.
     """
 
     vectors: Sequence[Value]
     most: int
+    zero: int = 0
 
     @property
     def signed(self) -> bool:
         """Whether codes may be negative."""
         return self.most == 0
+
+
+Start = Callable[[int], Value]
+"""Gives -zero times the sum of the activations, as i32: what a dot product begins with, so that
+codes need not be made signed."""
 
 
 class InstructionSet:
@@ -72,15 +79,14 @@ class InstructionSet:
     triple = ""
     fused = False
 
-    def dot(self, b: Builder, codes: Codes, x: Sequence[Value], offset: Value) -> Value:
-        """Products of codes and activations, summed for each row: <rows x i32>.
+    def dot(self, b: Builder, codes: Codes, x: Sequence[Value], start: Start) -> Value:
+        """Products of codes less their zero and activations, summed for each row: <rows x i32>.
 
         Args:
             x: as many i32 as there are vectors, each 4 signed activations of -127 to 127.
-            offset: i32, -128 times the sum of the activations.
         """
         right = b.ashr if codes.signed else b.lshr
-        total = b.splat(I32(0), self.rows)
+        total = self._begin(b, codes.zero, start)
         for code, four in zip(codes.vectors, x, strict=True):
             words = b.bitcast(code, vector(I32, self.rows))
             for byte in range(4):
@@ -89,11 +95,14 @@ class InstructionSet:
                 total = b.add(total, b.mul(weight, b.splat(one, self.rows)))
         return total
 
+    def _begin(self, b: Builder, zero: int, start: Start) -> Value:
+        return b.splat(start(zero) if zero else I32(0), self.rows)
+
     def dots(
-        self, b: Builder, codes: Codes, x: Sequence[Sequence[Value]], offsets: Sequence[Value]
+        self, b: Builder, codes: Codes, x: Sequence[Sequence[Value]], starts: Sequence[Start]
     ) -> list[Value]:
         """The same for `tile` columns or fewer."""
-        return [self.dot(b, codes, one, offset) for one, offset in zip(x, offsets, strict=True)]
+        return [self.dot(b, codes, one, start) for one, start in zip(x, starts, strict=True)]
 
     def look_up(self, b: Builder, table: Sequence[int], indices: Value) -> Value:
         """Entries of a table of 16 signed bytes: <4 rows x i8>.
@@ -125,9 +134,9 @@ class AVX2(InstructionSet):
     triple = "x86_64"
     fused = True
 
-    def dot(self, b: Builder, codes: Codes, x: Sequence[Value], offset: Value) -> Value:
+    def dot(self, b: Builder, codes: Codes, x: Sequence[Value], start: Start) -> Value:
         fitting = 1 if codes.signed else 32767 // (2 * 127 * codes.most)
-        sums = []
+        sums = [self._begin(b, codes.zero, start)] if codes.zero else []
         for at in range(0, len(x), fitting):
             pairs = [
                 self._pairs(b, code, four, codes.signed)
@@ -160,9 +169,10 @@ class AVXVNNI(AVX2):
     needs: tuple[str, ...] = ("avx2", "avxvnni", "fma", "f16c")
     instruction = "llvm.x86.avx512.vpdpbusd.256"
 
-    def dot(self, b: Builder, codes: Codes, x: Sequence[Value], offset: Value) -> Value:
-        # Signed codes plus 128 are unsigned; what that adds is taken off beforehand.
-        total, count = b.splat(offset if codes.signed else I32(0), self.rows), 4 * self.rows
+    def dot(self, b: Builder, codes: Codes, x: Sequence[Value], start: Start) -> Value:
+        # Signed codes plus 128 are unsigned.
+        total = self._begin(b, 128 if codes.signed else codes.zero, start)
+        count = 4 * self.rows
         for code, four in zip(codes.vectors, x, strict=True):
             if codes.signed:
                 code = b.xor(code, b.splat(I8(-128), count))
@@ -211,9 +221,9 @@ class NEONDot(InstructionSet):
     triple = "aarch64"
     fused = True
 
-    def dot(self, b: Builder, codes: Codes, x: Sequence[Value], offset: Value) -> Value:
+    def dot(self, b: Builder, codes: Codes, x: Sequence[Value], start: Start) -> Value:
         words, name = vector(I32, 4), "llvm.aarch64.neon.sdot.v4i32.v16i8"
-        total = b.splat(I32(0), 4)
+        total = self._begin(b, codes.zero, start)
         for code, four in zip(codes.vectors, x, strict=True):
             spread = b.bitcast(b.splat(four, 4), vector(I8, 16))
             total = b.intrinsic(name, words, total, code, spread)
@@ -232,12 +242,13 @@ class NEONMatrix(NEONDot):
     needs: tuple[str, ...] = ("neon", "dotprod", "i8mm")
 
     def dots(
-        self, b: Builder, codes: Codes, x: Sequence[Sequence[Value]], offsets: Sequence[Value]
+        self, b: Builder, codes: Codes, x: Sequence[Sequence[Value]], starts: Sequence[Start]
     ) -> list[Value]:
         if len(x) < self.tile:
-            return super().dots(b, codes, x, offsets)
+            return super().dots(b, codes, x, starts)
         words, name = vector(I32, 4), "llvm.aarch64.neon.smmla.v4i32.v16i8"
-        totals = [b.splat(I32(0), 4)] * 2
+        first, second = (self._begin(b, codes.zero, start) for start in starts)
+        totals = [_shuffled(b, first, second, (0, 4, 1, 5))] * 2
         for at, rows in enumerate(self._row_pairs(b, codes.vectors)):
             eights = [_eight(b, one[2 * at], one[2 * at + 1]) for one in x]
             both = b.insert_element(b.splat(eights[0], 2), eights[1], I32(1))

@@ -8,7 +8,7 @@ chunk is small enough to stay in the second-level cache while many columns pass.
 from __future__ import annotations
 
 from edgespec.kernels import ggml, tables
-from edgespec.kernels.gemm import BLOCK, RECORD
+from edgespec.kernels.activations import BLOCK, FLOATS, LARGE, LARGE_BLOCK, RECORD_BYTES
 from edgespec.kernels.native import (
     add_atomically,
     call,
@@ -67,13 +67,15 @@ def quantize_chunks(state: int) -> None:
     width = load64(tensor + ggml.SIZES)
     count = load64(tensor + ggml.SIZES + 8) * load64(tensor + ggml.SIZES + 16)
     count *= load64(tensor + ggml.SIZES + 24)
-    kernel = load64(table + 8 * tables.QUANTIZE)
+    large = load64(state + 8 * tables.INPUT_FORM) == LARGE
+    kernel = load64(table + 8 * (tables.QUANTIZE_LARGE if large else tables.QUANTIZE))
+    blocks = width // (LARGE_BLOCK if large else BLOCK)
     while True:
         column = add_atomically(state + 8 * tables.NEXT, 1)
         if column >= count:
             return
         source = column_address(tensor, column)
-        call(kernel, source, load64(columns + 8 * column), width // BLOCK)
+        call(kernel, source, load64(columns + 8 * column), blocks)
 
 
 @native
@@ -118,10 +120,10 @@ def _job_bytes(count: int, rows: int) -> int:
 
 
 @native
-def _prepare(state: int, tensor: int, floats: int, jobs: int) -> bool:
+def _prepare(state: int, tensor: int, form: int, jobs: int) -> bool:
     """Have the columns of a tensor ready for multiplication; False if memory is lacking."""
     known = load64(state + 8 * tables.INPUT) == tensor
-    if known and load64(state + 8 * tables.INPUT_FLOAT) == floats:
+    if known and load64(state + 8 * tables.INPUT_FORM) == form:
         left = load64(state + 8 * tables.ARENA_SIZE) - load64(state + 8 * tables.ARENA_USED)
         if left >= jobs:
             return True
@@ -129,7 +131,8 @@ def _prepare(state: int, tensor: int, floats: int, jobs: int) -> bool:
     width = load64(tensor + ggml.SIZES)
     count = load64(tensor + ggml.SIZES + 8) * load64(tensor + ggml.SIZES + 16)
     count *= load64(tensor + ggml.SIZES + 24)
-    record = 0 if floats else width // BLOCK * RECORD
+    floats = form == FLOATS
+    record = 0 if floats else width * RECORD_BYTES
     store64(state + 8 * tables.INPUT, 0)
     if not reserve(state, 8 * count + 64 + record * count + 64 + 4 * jobs):
         return False
@@ -139,7 +142,7 @@ def _prepare(state: int, tensor: int, floats: int, jobs: int) -> bool:
         address = column_address(tensor, column) if floats else records + column * record
         store64(columns + 8 * column, address)
     store64(state + 8 * tables.INPUT, tensor)
-    store64(state + 8 * tables.INPUT_FLOAT, floats)
+    store64(state + 8 * tables.INPUT_FORM, form)
     store64(state + 8 * tables.INPUT_COLUMNS, columns)
     if not floats:
         threads = load64(state + 8 * tables.THREADS)
@@ -276,7 +279,7 @@ def multiply(state: int, node: int) -> bool:
     count = load64(node + ggml.SIZES + 8) * load64(node + ggml.SIZES + 16)
     count *= load64(node + ggml.SIZES + 24)
     rows = load64(table + 8 * tables.ROWS)
-    if not _prepare(state, tensor, load64(row + 8 * tables.FLOAT), _job_bytes(count, rows)):
+    if not _prepare(state, tensor, load64(row + 8 * tables.FORM), _job_bytes(count, rows)):
         return False
     outputs = allocate(state, 8 * count)
     for column in range(count):
@@ -299,7 +302,7 @@ def multiply_experts(state: int, node: int) -> bool:
     used, tokens = load64(ids + ggml.SIZES), load64(ids + ggml.SIZES + 8)
     count = used * tokens
     need = _job_bytes(count, rows) + experts * (8 * rows + 256)
-    if not _prepare(state, tensor, load64(row + 8 * tables.FLOAT), need):
+    if not _prepare(state, tensor, load64(row + 8 * tables.FORM), need):
         return False
     inputs, outputs = allocate(state, 8 * count), allocate(state, 8 * count)
     columns = load64(state + 8 * tables.INPUT_COLUMNS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 BUFFER_TYPE = 0
 ROWS = 1  # of a group
 COLUMNS = 2  # that the widest kernel multiplies
-QUANTIZE = 3  # the kernel
+QUANTIZE = 3  # the kernel that makes records of 32
 PARALLEL = 4  # GOMP_parallel, or 0
 QUANTIZE_PART, MULTIPLY_PART, PACK_PART = 5, 6, 7  # what threads run
 MALLOC, FREE = 8, 9
@@ -26,11 +26,12 @@ ROWS_PART = 41
 RMS_NORM_ROW, ADD_ROW, MUL_ROW, SWIGLU_ROW, GEGLU_ROW = 42, 43, 44, 45, 46  # kernels
 ROTATION_ROW, HALVES_ROW, PAIRS_ROW, HALF_ROW, SCALE_ROW = 47, 48, 49, 50, 51
 SCALE = 52
+QUANTIZE_LARGE = 53  # the kernel that makes records of 256
 FORMATS = 64  # the first row
 
 # Slots of a format's row.
 TYPES, FORMAT_SLOTS = 48, 48
-WEIGHTS, BLOCK, FIELDS, TO_FLOAT, FLOAT = 0, 1, 2, 3, 4  # WEIGHTS is 0 where unsupported
+WEIGHTS, BLOCK, FIELDS, TO_FLOAT, FORM = 0, 1, 2, 3, 4  # WEIGHTS is 0 where unsupported
 KERNELS = 8  # by columns - 1, at most 8
 FIELD, FIELD_SLOTS = 16, 5  # offset, unit, count, transposed, bytes before
 
@@ -39,7 +40,7 @@ TABLE_SLOTS = FORMATS + TYPES * FORMAT_SLOTS
 # Slots of a state.
 TABLE, THREADS, ABORT, ABORT_DATA = 0, 1, 2, 3
 ARENA, ARENA_SIZE, ARENA_USED = 4, 5, 6  # memory of the activations being multiplied
-INPUT, INPUT_FLOAT, INPUT_COLUMNS = 7, 8, 9  # whose tensor, in which form, addresses
+INPUT, INPUT_FORM, INPUT_COLUMNS = 7, 8, 9  # whose tensor, in which form, addresses
 NEXT = 16  # the next chunk of work, on a cache line of its own
 CHUNKS, JOB_COUNT = 24, 25
 JOBS, MOST_JOBS, JOB_SLOTS = 32, 64, 16

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 from edgespec._types import ByteArray, Float32Array
+from edgespec.kernels.activations import RECORD_BYTES, record_of
 from edgespec.kernels.compiler import QUANTIZE, compile_object, emit_object
 from edgespec.kernels.emit import I8, I32, I64, POINTER, VOID, Builder, Value, function
 from edgespec.kernels.formats import FORMATS, Format, pack
-from edgespec.kernels.gemm import RECORD, multiply_name
+from edgespec.kernels.gemm import multiply_name
 from edgespec.kernels.isa import INSTRUCTION_SETS, InstructionSet, arm_features
-from tests.kernels.twins import BLOCK, multiplied, random_weights
+from tests.kernels.twins import multiplied, random_weights
 
 HEIGHT, WIDTH = 13, 512
 READ, WRITE, EXIT = 63, 64, 93  # Linux's numbers on ARM
@@ -81,7 +82,7 @@ def define_start(
     rows = 4 * len(packed) * isa.rows
     memory = {
         "input": packed.nbytes + columns * 4 * WIDTH,
-        "records": columns * WIDTH // BLOCK * RECORD,
+        "records": columns * WIDTH * RECORD_BYTES,
         "results": columns * rows,
         "addresses": 16 * columns,
     }
@@ -94,7 +95,8 @@ def define_start(
             64,
         )
         pointers[name] = made.bitcast(POINTER)
-    quantize = ir.Function(module, ir.FunctionType(VOID, [POINTER, POINTER, I64]), "quantize")
+    layout = record_of(format)
+    quantize = ir.Function(module, ir.FunctionType(VOID, [POINTER, POINTER, I64]), layout.name)
     kind = ir.FunctionType(VOID, [POINTER, POINTER, POINTER, I64, I64, I64])
     multiply = ir.Function(module, kind, multiply_name(format, columns))
     b = function(module, "_start", VOID, [])
@@ -110,8 +112,8 @@ def define_start(
     addresses = pointers["addresses"]
     for column in range(columns):
         activations = b.gep(x, [I64(column * 4 * WIDTH)])
-        record = b.gep(pointers["records"], [I64(column * WIDTH // BLOCK * RECORD)])
-        b.call(quantize, [activations, record, I64(WIDTH // BLOCK)])
+        record = b.gep(pointers["records"], [I64(column * WIDTH * RECORD_BYTES)])
+        b.call(quantize, [activations, record, I64(WIDTH // layout.block)])
         given = activations if format.weights == 1 else record
         b.store_at(b.ptrtoint(given, I64), addresses, 8 * column)
         result = b.gep(pointers["results"], [I64(column * rows)])

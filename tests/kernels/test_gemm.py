@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from typing import Any
 
 import llvmlite.ir as ir
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from edgespec._types import ByteArray, Float32Array
+from edgespec.kernels.activations import LARGE_RECORD, SMALL_RECORD, Record, record_of
 from edgespec.kernels.compiler import Kernels
 from edgespec.kernels.emit import I32, Builder, Value, vector
 from edgespec.kernels.formats import FORMATS, Format, pack
-from edgespec.kernels.gemm import RECORD
 from edgespec.kernels.isa import AVX512VNNI, INSTRUCTION_SETS, InstructionSet, runnable
 from tests.kernels.twins import BLOCK, multiplied, quantized, random_weights
 
@@ -72,13 +74,18 @@ def activations(columns: int, seed: int = 5) -> Float32Array:
     return x
 
 
-def quantize(kernels: Kernels, x: Float32Array) -> ByteArray:
-    records = np.zeros((len(x), WIDTH // BLOCK, RECORD), np.uint8)
+def quantize(kernels: Kernels, x: Float32Array, record: Record) -> ByteArray:
+    records = np.zeros((len(x), WIDTH // record.block, record.size), np.uint8)
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    function = call(kernels.quantize())
-    for column, record in zip(x, records, strict=True):
-        function(column.ctypes.data, record.ctypes.data, WIDTH // BLOCK)
+    function = call(kernels.quantize(record))
+    for column, written in zip(x, records, strict=True):
+        function(column.ctypes.data, written.ctypes.data, WIDTH // record.block)
     return records
+
+
+def given_for(kernels: Kernels, format: Format, x: Float32Array) -> Float32Array | ByteArray:
+    """The form of activations that a format is multiplied by."""
+    return x if format.weights == 1 else quantize(kernels, x, record_of(format))
 
 
 def multiply(
@@ -96,28 +103,52 @@ def multiply(
     return out[:, :HEIGHT]
 
 
-@SETS
-def test_activations_are_rounded_as_the_twin_rounds_them(isa: InstructionSet) -> None:
-    x = activations(3)
-    records = quantize(kernels_of(isa), x)
-    codes, scales = quantized(x)
-    assert np.array_equal(records[..., :BLOCK].view(np.int8).reshape(x.shape), codes)
-    figures = records[..., BLOCK : BLOCK + 16].copy().view(np.float32)
-    halves = codes.reshape(len(x), -1, 2, BLOCK // 2).sum(-1)
-    sums = np.concatenate([halves.sum(-1, keepdims=True), halves], axis=-1).astype(np.float32)
-    assert np.array_equal(figures[..., 0], scales)
-    assert np.array_equal(figures[..., 1:], sums * scales[..., None])
-    offsets = records[..., BLOCK + 16 : BLOCK + 20].copy().view(np.int32)[..., 0]
-    assert np.array_equal(offsets, -128 * halves.sum(-1))
+RECORDS = pytest.mark.parametrize("record", [SMALL_RECORD, LARGE_RECORD], ids=["32", "256"])
 
 
 @SETS
-def test_what_is_not_finite_is_not_a_number_in_its_block_only(isa: InstructionSet) -> None:
+@RECORDS
+def test_activations_are_rounded_as_the_twin_rounds_them(
+    isa: InstructionSet, record: Record
+) -> None:
     x = activations(3)
-    x[0, 40], x[1, 70], x[2, 0] = np.nan, np.inf, -np.inf
-    scales = quantize(kernels_of(isa), x)[..., BLOCK : BLOCK + 4].copy().view(np.float32)[..., 0]
+    records = quantize(kernels_of(isa), x, record)
+    codes, scales = quantized(x, record.block)
+    assert np.array_equal(records[..., : record.block].view(np.int8).reshape(x.shape), codes)
+
+    def figures(where: int, kind: type, count: int) -> npt.NDArray[Any]:
+        size = count * np.dtype(kind).itemsize
+        return records[..., where : where + size].copy().view(kind)
+
+    def sums(unit: int) -> npt.NDArray[np.int64]:
+        return codes.reshape(*records.shape[:2], -1, unit).sum(-1)
+
+    assert np.array_equal(figures(record.scale, np.float32, 1)[..., 0], scales)
+    if record.sum is not None:
+        whole = sums(record.block)[..., 0].astype(np.float32)
+        assert np.array_equal(figures(record.sum, np.float32, 1)[..., 0], whole * scales)
+    for zero, where in record.starts.items():
+        expected = -zero * sums(record.unit(zero))
+        assert np.array_equal(figures(where, np.int32, expected.shape[-1]), expected)
+    for unit, (low, high) in record.parts.items():
+        expected = sums(unit)
+        count = expected.shape[-1]
+        assert np.array_equal(
+            figures(low, np.int8, count) + 128 * figures(high, np.int8, count).astype(int), expected
+        )
+
+
+@SETS
+@RECORDS
+def test_what_is_not_finite_is_not_a_number_in_its_block_only(
+    isa: InstructionSet, record: Record
+) -> None:
+    x = activations(3)
+    x[0, 40], x[1, 300], x[2, 0] = np.nan, np.inf, -np.inf
+    records = quantize(kernels_of(isa), x, record)
+    scales = records[..., record.scale : record.scale + 4].copy().view(np.float32)[..., 0]
     broken = np.argwhere(np.isnan(scales)).tolist()
-    assert broken == [[0, 1], [1, 2], [2, 0]]
+    assert broken == [[0, 40 // record.block], [1, 300 // record.block], [2, 0]]
 
 
 @SETS
@@ -126,7 +157,7 @@ def test_a_product_is_the_twins_bit_for_bit(isa: InstructionSet, format: Format)
     kernels = kernels_of(isa)
     raw = random_weights(format, HEIGHT, WIDTH, 3)
     x = activations(isa.columns)
-    given = x if format.weights == 1 else quantize(kernels, x)
+    given = given_for(kernels, format, x)
     expected = multiplied(format, raw, x)
     packed = pack(format, raw, WIDTH, isa.rows)
     for columns in range(1, isa.columns + 1):
@@ -144,7 +175,7 @@ def test_a_column_does_not_depend_on_the_others(isa: InstructionSet, format: For
     kernels = kernels_of(isa)
     packed = pack(format, random_weights(format, HEIGHT, WIDTH, 4), WIDTH, isa.rows)
     x = activations(isa.columns)
-    given = x if format.weights == 1 else quantize(kernels, x)
+    given = given_for(kernels, format, x)
     alone = [multiply(kernels, format, packed, given[i : i + 1])[0] for i in range(len(x))]
     for shift in range(isa.columns):
         order = [(i + shift) % isa.columns for i in range(isa.columns)]
@@ -166,7 +197,7 @@ def test_the_largest_codes_do_not_overflow(isa: InstructionSet, format: Format) 
     x = np.ones((isa.columns, WIDTH), np.float32) * 127
     x[1::2] *= -1
     x[-1, ::2] = -127
-    given = x if format.weights == 1 else quantize(kernels, x)
+    given = given_for(kernels, format, x)
     got = multiply(kernels, format, pack(format, raw, WIDTH, isa.rows), given)
     expected = multiplied(format, raw, x)
     tolerance = 0 if isa.fused else 2e-6 * np.abs(expected).max()
@@ -180,7 +211,7 @@ def test_wild_scales_give_what_the_twin_gives(isa: InstructionSet, format: Forma
     kernels = kernels_of(isa)
     raw = random_weights(format, HEIGHT, WIDTH, 7, wild=True)
     x = activations(2)
-    given = x if format.weights == 1 else quantize(kernels, x)
+    given = given_for(kernels, format, x)
     with np.errstate(all="ignore"):
         expected = multiplied(format, raw, x)
     got = multiply(kernels, format, pack(format, raw, WIDTH, isa.rows), given)

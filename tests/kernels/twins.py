@@ -7,6 +7,8 @@ second rounding right (Boldo and Melquiond 2008).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import gguf
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ from edgespec.kernels.check import sample_weights
 from edgespec.kernels.formats import FORMATS, Format
 
 BLOCK = 32
+Integers = npt.NDArray[np.int64]
 _IQ4 = np.array(gguf.quants.IQ4_NL.kvalues)
 
 
@@ -35,9 +38,9 @@ def dequantized(format: Format, raw: ByteArray) -> Float32Array:
     return gguf.quants.dequantize(raw, kind).astype(np.float32)
 
 
-def quantized(x: Float32Array) -> tuple[npt.NDArray[np.int64], Float32Array]:
-    """Codes (..., width) and scales (..., width / 32) of activations."""
-    blocks = x.reshape(*x.shape[:-1], -1, BLOCK)
+def quantized(x: Float32Array, block: int = BLOCK) -> tuple[npt.NDArray[np.int64], Float32Array]:
+    """Codes (..., width) and scales (..., width / block) of activations."""
+    blocks = x.reshape(*x.shape[:-1], -1, block)
     most = np.abs(blocks).max(-1)
     usable = most > np.float32(1e-30)
     safe = np.where(usable, most, np.float32(1)).astype(np.float32)
@@ -47,9 +50,9 @@ def quantized(x: Float32Array) -> tuple[npt.NDArray[np.int64], Float32Array]:
     return codes.reshape(x.shape), scale
 
 
-def fused(x: Float32Array, y: Float32Array, z: Float32Array) -> Float32Array:
-    """x y + z of float32, rounded once."""
-    product = x.astype(np.float64) * y.astype(np.float64)  # exact
+def fused(x: npt.ArrayLike, y: npt.ArrayLike, z: Float32Array) -> Float32Array:
+    """x y + z of float32 (or of small integers), rounded once; x and y fit z's shape."""
+    product = np.asarray(x, np.float64) * np.asarray(y, np.float64)  # exact
     total = product + z.astype(np.float64)
     # Rounded to odd: where the sum was not exact, the last bit is set.
     back = total - product
@@ -62,28 +65,31 @@ def fused(x: Float32Array, y: Float32Array, z: Float32Array) -> Float32Array:
     return bits.view(np.float64).astype(np.float32)
 
 
-class Parts:
-    """Weights taken apart: weight = scale * code + minimum, by units of 16 or 32.
+class Parts(NamedTuple):
+    """Weights taken apart: weight = scale * factor * code + minimum * least.
 
     Attributes:
-        codes: int64 (height, width).
-        scale: float32 (height, units).
-        minimum: float32 (height, units), or None.
+        codes: int64 (height, blocks, units, size); those of formats without minima are signed.
+        scale: float32 (height, blocks).
+        factor: int64 (height, blocks, units).
+        minimum: float32 (height, blocks), or None.
+        least: int64 (height, blocks, units).
     """
 
-    def __init__(
-        self, codes: npt.NDArray[np.int64], scale: Float32Array, minimum: Float32Array | None
-    ) -> None:
-        self.codes, self.scale, self.minimum = codes, scale, minimum
-        self.size = codes.shape[1] // scale.shape[1]
+    codes: Integers
+    scale: Float32Array
+    factor: Integers
+    minimum: Float32Array | None
+    least: Integers
 
     def together(self) -> Float32Array:
         """The weights, rounded as gguf rounds them."""
-        codes = self.codes.reshape(*self.scale.shape, -1).astype(np.float32)
-        product = codes * self.scale[..., None]
+        scale = self.scale[..., None] * self.factor.astype(np.float32)
+        product = self.codes.astype(np.float32) * scale[..., None]
         if self.minimum is not None:
-            product = product + self.minimum[..., None]
-        return product.reshape(self.codes.shape)
+            minimum = self.minimum[..., None] * self.least.astype(np.float32)
+            product = product + minimum[..., None]
+        return product.reshape(len(product), -1)
 
 
 def _nibbles(qs: ByteArray) -> ByteArray:
@@ -106,12 +112,17 @@ def _six_bits(packed: ByteArray) -> tuple[ByteArray, ByteArray]:
 def taken_apart(format: Format, raw: ByteArray) -> Parts:
     """Codes, scales and minima, by the formulas of gguf's documentation of each type."""
     block = raw.reshape(len(raw), -1, format.block)
-    codes, scale, minimum = _APART[format.name](block)
-    height = len(raw)
+    codes, scale, *more = _APART[format.name](block)
+    factor, minimum, least = more if len(more) == 3 else (1, *more, 1)
+    units = np.broadcast_to(1, (*scale.shape, 1))
+    if np.ndim(factor):
+        units = np.broadcast_to(1, factor.shape)
     return Parts(
-        codes.astype(np.int64).reshape(height, -1),
-        scale.astype(np.float32).reshape(height, -1),
-        None if minimum is None else minimum.astype(np.float32).reshape(height, -1),
+        codes.astype(np.int64).reshape(*units.shape, -1),
+        scale.astype(np.float32),
+        units * np.asarray(factor, np.int64),
+        None if minimum is None else minimum.astype(np.float32),
+        units * np.asarray(least, np.int64),
     )
 
 
@@ -121,8 +132,7 @@ def _high_bits(block: ByteArray, offset: int) -> ByteArray:
 
 
 def _q4_0(b):
-    scale = _half(b, 0)
-    return _nibbles(b[..., 2:]), scale, scale * np.float32(-8)
+    return _nibbles(b[..., 2:]).astype(int) - 8, _half(b, 0), None
 
 
 def _q4_1(b):
@@ -130,8 +140,8 @@ def _q4_1(b):
 
 
 def _q5_0(b):
-    scale = _half(b, 0)
-    return _nibbles(b[..., 6:]) | _high_bits(b, 2), scale, scale * np.float32(-16)
+    codes = _nibbles(b[..., 6:]) | _high_bits(b, 2)
+    return codes.astype(int) - 16, _half(b, 0), None
 
 
 def _q5_1(b):
@@ -149,7 +159,7 @@ def _iq4_nl(b):
 def _mxfp4(b):
     table = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
     scale = np.ldexp(np.float32(1), b[..., 0].astype(np.int32) - 128).astype(np.float32)
-    return table[_nibbles(b[..., 1:])] + 12, scale, scale * np.float32(-12)
+    return table[_nibbles(b[..., 1:])], scale, None
 
 
 def _two_bits(qs: ByteArray) -> ByteArray:
@@ -160,9 +170,8 @@ def _two_bits(qs: ByteArray) -> ByteArray:
 
 def _q2_k(b):
     scales = b[..., :16]
-    scale = _half(b, 80)[..., None] * (scales & 15).astype(np.float32)
-    minimum = -(_half(b, 82)[..., None] * (scales >> 4).astype(np.float32))
-    return _two_bits(b[..., 16:80]), scale, minimum
+    codes = _two_bits(b[..., 16:80])
+    return codes, _half(b, 80), scales & 15, -_half(b, 82), scales >> 4
 
 
 def _q3_k(b):
@@ -171,9 +180,8 @@ def _q3_k(b):
     codes = _two_bits(b[..., 32:96]) | (high.reshape(*b.shape[:-1], 256) << 2)
     low = np.concatenate([packed[..., :8] & 15, packed[..., :8] >> 4], axis=-1)
     top = np.concatenate([packed[..., 8:] >> shift & 3 for shift in (0, 2, 4, 6)], axis=-1)
-    scales = (low | (top << 4)).astype(np.float32) - 32
-    scale = _half(b, 108)[..., None] * scales
-    return codes, scale, scale * np.float32(-4)
+    scales = (low | (top << 4)).astype(int) - 32
+    return codes.astype(int) - 4, _half(b, 108), scales, None, 0
 
 
 def _k_codes(qs: ByteArray) -> ByteArray:
@@ -184,8 +192,7 @@ def _k_codes(qs: ByteArray) -> ByteArray:
 
 def _k_scales(b):
     scales, minima = _six_bits(b[..., 4:16])
-    scale = _half(b, 0)[..., None] * scales.astype(np.float32)
-    return scale, -(_half(b, 2)[..., None] * minima.astype(np.float32))
+    return _half(b, 0), scales, -_half(b, 2), minima
 
 
 def _q4_k(b):
@@ -202,16 +209,16 @@ def _q6_k(b):
     low = ((low >> np.array([0, 4], np.uint8)[:, None]) & 15).reshape(*b.shape[:-1], 256)
     high = b[..., 128:192].reshape(*b.shape[:-1], 2, 1, 32)
     high = ((high >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & 3).reshape(*b.shape[:-1], 256)
-    scale = _half(b, 208)[..., None] * b[..., 192:208].view(np.int8).astype(np.float32)
-    return low | (high << 4), scale, scale * np.float32(-32)
+    codes = (low | (high << 4)).astype(int) - 32
+    return codes, _half(b, 208), b[..., 192:208].view(np.int8), None, 0
 
 
 def _iq4_xs(b):
     low = b[..., 4:8, None] >> np.array([0, 4], np.uint8) & 15
     high = b[..., 2:4].copy().view(np.uint16) >> np.arange(0, 16, 2, dtype=np.uint16) & 3
-    scales = (low.reshape(*b.shape[:-1], 8) | (high << 4).astype(np.uint8)).astype(np.float32) - 32
+    scales = (low.reshape(*b.shape[:-1], 8) | (high << 4).astype(np.uint8)).astype(int) - 32
     codes = _nibbles(b[..., 8:].reshape(*b.shape[:-1], 8, 16))
-    return _IQ4[codes], _half(b, 0)[..., None] * scales, None
+    return _IQ4[codes], _half(b, 0), scales, None, 0
 
 
 _APART = {
@@ -226,20 +233,25 @@ def multiplied(format: Format, raw: ByteArray, x: Float32Array) -> Float32Array:
     if format.weights == 1:
         return _multiplied_floats(dequantized(format, raw), x)
     parts = taken_apart(format, raw)
-    codes, scales = quantized(x)
-    height, units = parts.scale.shape
+    height, blocks, units, size = parts.codes.shape
+    codes, scales = quantized(x, units * size)
+    activations = codes.reshape(len(x), blocks, units, size)
     total = np.zeros((len(x), height), np.float32)
-    weights = parts.codes.reshape(height, units, parts.size)
-    activations = codes.reshape(len(x), units, parts.size)
-    for unit in range(units):
-        scale = scales[:, unit * parts.size // BLOCK]
-        integers = activations[:, unit] @ weights[:, unit].T
-        product = integers.astype(np.float32) * scale[:, None]
-        total = fused(product, np.broadcast_to(parts.scale[:, unit], product.shape), total)
-        if parts.minimum is not None:
-            sums = activations[:, unit].sum(-1).astype(np.float32) * scale
-            minimum = np.broadcast_to(parts.minimum[:, unit], total.shape)
-            total = fused(np.broadcast_to(sums[:, None], total.shape), minimum, total)
+    for block in range(blocks):
+        scale, ours = scales[:, block, None], activations[:, block]
+        products = np.zeros(total.shape, np.float32)
+        for unit in range(units):
+            integers = (ours[:, unit] @ parts.codes[:, block, unit].T).astype(np.float32)
+            products = fused(integers, parts.factor[:, block, unit], products)
+        if parts.minimum is None or units == 1:
+            total = fused(products * scale, parts.scale[:, block], total)
+            if parts.minimum is not None:
+                whole = ours.sum((1, 2)).astype(np.float32)[:, None] * scale
+                total = fused(whole, parts.minimum[:, block], total)
+        else:
+            sums = (ours.sum(-1) @ parts.least[:, block].T).astype(np.float32)
+            value = fused(sums, parts.minimum[:, block], products * parts.scale[:, block])
+            total = fused(value, scale, total)
     return total
 
 
@@ -248,6 +260,5 @@ def _multiplied_floats(weights: Float32Array, x: Float32Array) -> Float32Array:
     width = weights.shape[1]
     for index in range(width):
         half = 0 if index == width - 1 and width % 2 else index % 2
-        column = np.broadcast_to(x[:, index, None], sums[0].shape)
-        sums[half] = fused(column, np.broadcast_to(weights[:, index], column.shape), sums[half])
+        sums[half] = fused(x[:, index, None], weights[:, index], sums[half])
     return sums[0] + sums[1]
