@@ -22,7 +22,7 @@ from edgespec.kernels.native import (
     store64,
 )
 
-__all__ = ["attend", "attend_units", "merge_units", "supports_attention"]
+__all__ = ["attend", "attend_units", "supports_attention"]
 
 BLOCK = 128
 """Keys of one record."""
@@ -106,7 +106,7 @@ def attend(state: int, node: int) -> bool:
         scratch += _laid_bytes(k) + _laid_bytes(load64(node + ggml.SOURCES + 16)) + 2 * BLOCK
     else:
         tree = 0
-    if not reserve(state, records + 64 + threads * scratch):
+    if not reserve(state, records + 64 + threads * scratch + 8 * units + 64):
         return False
     store64(work + 8 * tables.NODE, node)
     store64(work + 8 * tables.BRANCHES, tree)
@@ -121,23 +121,17 @@ def attend(state: int, node: int) -> bool:
     store64(work + 8 * tables.RECORD_SIZE, record)
     store64(work + 8 * tables.SCRATCH, allocate(state, threads * scratch))
     store64(work + 8 * tables.SCRATCH_SIZE, scratch)
-    _run(state, tables.ATTEND_PART, threads)
-    if split:
-        _run(state, tables.MERGE_PART, threads)
-    return True
-
-
-@native
-def _run(state: int, part: int, threads: int) -> None:
-    store64(state + 8 * (tables.ATTENTION + tables.WORKERS), 0)
+    done = allocate(state, 8 * units)
+    store64(work + 8 * tables.DONE, done)
+    for unit in range(units):
+        store64(done + 8 * unit, 0)
+    store64(work + 8 * tables.WORKERS, 0)
     if threads > 1:
-        run(state, part, threads)
+        run(state, tables.ATTEND_PART, threads)
     else:
         store64(state + 8 * tables.NEXT, 0)
-        if part == tables.ATTEND_PART:
-            attend_units(state)
-        else:
-            merge_units(state)
+        attend_units(state)
+    return True
 
 
 @native
@@ -179,20 +173,38 @@ def attend_units(state: int) -> None:
     blocks, split = load64(work + 8 * tables.BLOCKS), load64(work + 8 * tables.SPLIT)
     units = _units(work)
     total = units * blocks if split else units
+    if split:
+        _ask_first(state, worker)
     while True:
         number = add_atomically(state + 8 * tables.NEXT, 1)
         if number >= total:
             return
         if split:
             # Heads lie side by side in a cache: all of them while a block is near.
-            _attend_shared(state, number % units, number // units, scratch)
+            unit = number % units
+            _attend_shared(state, unit, number // units, scratch)
+            if add_atomically(load64(work + 8 * tables.DONE) + 8 * unit, 1) == blocks - 1:
+                _merge_unit(state, unit)
         else:
             _attend_whole(state, number, scratch)
 
 
 @native
+def _ask_first(state: int, worker: int) -> None:
+    """Have the memory fetch a thread's share of the rows that no block before asks for."""
+    node = load64(state + 8 * (tables.ATTENTION + tables.NODE))
+    threads = load64(state + 8 * tables.THREADS)
+    for source in range(8, 24, 8):
+        cache = load64(node + ggml.SOURCES + source)
+        rows = min(_AHEAD, load64(cache + ggml.SIZES + 8))
+        size = rows * load64(cache + ggml.STRIDES + 8) // threads
+        start = load64(cache + ggml.DATA) + worker * size
+        call(load64(load64(state + 8 * tables.TABLE) + 8 * tables.ASK), start, size)
+
+
+@native
 def _attend_shared(state: int, unit: int, block: int, scratch: int) -> None:
-    """One block of a unit; its records are kept for `merge_units`."""
+    """One block of a unit; its records are kept for `_merge_unit`."""
     work = state + 8 * tables.ATTENTION
     pairs = _pairs_of(work, unit)
     free = _addresses(work, unit, block, scratch)
@@ -296,7 +308,7 @@ def _attend_block(
     first, stride = BLOCK * block, load64(k + ggml.STRIDES + 8)
     keys = min(BLOCK, load64(k + ggml.SIZES + 8) - first)
     ask_k, ask_v = _rows(k, work, unit, first + BLOCK), _rows(v, work, unit, first + BLOCK)
-    size = load64(k + ggml.STRIDES + 16)
+    size = _row_bytes(k)
     if load64(work + 8 * tables.SPLIT):  # what all units will read, in one piece
         units = _units(work)
         ask_k = _block_share(k, work, unit, first + _AHEAD)
@@ -441,18 +453,14 @@ def _output(work: int, unit: int, pair: int) -> int:
 
 
 @native
-def merge_units(state: int) -> None:
-    """A thread's share of merging the records of shared blocks."""
+def _merge_unit(state: int, unit: int) -> None:
+    """Merge the records of a unit's blocks, in their order; whoever did the last one does this."""
     work = state + 8 * tables.ATTENTION
     table, record = load64(state + 8 * tables.TABLE), load64(work + 8 * tables.RECORD_SIZE)
     width = load64(load64(work + 8 * tables.NODE) + ggml.SIZES)
-    while True:
-        unit = add_atomically(state + 8 * tables.NEXT, 1)
-        if unit >= _units(work):
-            return
-        for pair in range(_pairs_of(work, unit)):
-            ours = _shared_record(work, unit, 0) + pair * record
-            for block in range(1, load64(work + 8 * tables.BLOCKS)):
-                behind = _shared_record(work, unit, block) + pair * record
-                call(load64(table + 8 * tables.MERGE), ours, behind, width)
-            call(load64(table + 8 * tables.FINISH), ours, _output(work, unit, pair), width)
+    for pair in range(_pairs_of(work, unit)):
+        ours = _shared_record(work, unit, 0) + pair * record
+        for block in range(1, load64(work + 8 * tables.BLOCKS)):
+            behind = _shared_record(work, unit, block) + pair * record
+            call(load64(table + 8 * tables.MERGE), ours, behind, width)
+        call(load64(table + 8 * tables.FINISH), ours, _output(work, unit, pair), width)

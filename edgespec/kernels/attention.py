@@ -71,11 +71,12 @@ _Q8_BLOCK, _Q8_WEIGHTS = 34, 32
 
 
 def emit_attention(module: ir.Module, isa: InstructionSet) -> None:
-    """Define ``attend_F16`` and so on for each type of cache, ``merge`` and ``finish``."""
+    """Define ``attend_F16`` and so on for each type of cache, ``merge``, ``finish``, ``ask``."""
     for name in CACHE_TYPES.values():
         _emit_attend(module, isa, name)
     _emit_merge(module, isa)
     _emit_finish(module)
+    _emit_ask(module)
 
 
 def _emit_attend(module: ir.Module, isa: InstructionSet, kind: str) -> None:
@@ -232,20 +233,31 @@ def _any_live(b: Builder, masks: Value, count: Value, first: Value) -> Value:
 
 
 def _ask(b: Builder, rows: Value, stride: Value, size: Value) -> None:
-    """Have the memory fetch so many bytes of each of eight rows into the second-level cache."""
+    """Have the memory fetch so many bytes of each of eight rows."""
 
     def row(index: Value, _: list[Value]) -> list[Value]:
-        start = b.gep(rows, [b.mul(index, stride)])
-
-        def line(at: Value, _: list[Value]) -> list[Value]:
-            address = b.gep(start, [at])
-            b.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(2), I32(1))
-            return []
-
-        b.loop(I64(0), size, _LINE, [], line)
+        _ask_row(b, b.gep(rows, [b.mul(index, stride)]), size)
         return []
 
     b.loop(I64(0), I64(LANES), 1, [], row)
+
+
+def _ask_row(b: Builder, start: Value, size: Value) -> None:
+    """Into the second-level cache."""
+
+    def line(at: Value, _: list[Value]) -> list[Value]:
+        address = b.gep(start, [at])
+        b.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(2), I32(1))
+        return []
+
+    b.loop(I64(0), size, _LINE, [], line)
+
+
+def _emit_ask(module: ir.Module) -> None:
+    """Define ``void ask(start, size)``: have the memory fetch so many bytes."""
+    b = function(module, "ask", VOID, [POINTER, I64])
+    _ask_row(b, *b.function.args)
+    b.ret_void()
 
 
 def _unpack(

@@ -56,7 +56,7 @@ class Kernels:
     def attention(self) -> dict[str, int]:
         """Addresses of the functions of `emit_attention`, by name."""
         self._load(ATTENTION)
-        names = [*(f"attend_{kind}" for kind in CACHE_TYPES.values()), "merge", "finish"]
+        names = [*(f"attend_{kind}" for kind in CACHE_TYPES.values()), "merge", "finish", "ask"]
         return {name: int(self._engine.get_function_address(name)) for name in names}
 
     def rows(self) -> list[int]:

@@ -193,9 +193,9 @@ class Device:
         table[tables.QUANTIZE_LARGE] = self._kernels.quantize(LARGE_RECORD)
         addresses = self._kernels.attention()
         table[tables.MERGE], table[tables.FINISH] = addresses["merge"], addresses["finish"]
+        table[tables.ASK] = addresses["ask"]
         table[tables.ROWS_PART] = self._native("rows_part")
         table[tables.ATTEND_PART] = self._native("attend_units")
-        table[tables.MERGE_PART] = self._native("merge_units")
         table[tables.PARALLEL] = _address(self._library.GOMP_parallel)
         table[tables.QUANTIZE_PART] = self._native("quantize_part")
         table[tables.MULTIPLY_PART] = self._native("multiply_part")

@@ -19,7 +19,7 @@ LOADING_THREADS = 12
 NONE, MUL_MAT, MUL_MAT_ID, GET_ROWS = 13, 14, 15, 16  # numbers of ggml's operations
 RESHAPE, VIEW, PERMUTE, TRANSPOSE, FLASH_ATTN_EXT = 17, 18, 19, 20, 21
 MERGE, FINISH = 22, 23  # kernels
-ATTEND_PART, MERGE_PART = 24, 25  # what threads run
+ATTEND_PART = 24  # what threads run
 RMS_NORM, ADD, MUL, GLU, ROPE, SET_ROWS = 26, 27, 28, 29, 30, 31
 ATTEND = 32  # kernels, by the cache's type
 ROWS_PART = 41
@@ -27,6 +27,7 @@ RMS_NORM_ROW, ADD_ROW, MUL_ROW, SWIGLU_ROW, GEGLU_ROW = 42, 43, 44, 45, 46  # ke
 ROTATION_ROW, HALVES_ROW, PAIRS_ROW, HALF_ROW, SCALE_ROW = 47, 48, 49, 50, 51
 SCALE = 52
 QUANTIZE_LARGE = 53  # the kernel that makes records of 256
+ASK = 54  # has memory fetched: a kernel
 FORMATS = 64  # the first row
 
 # Slots of a format's row.
@@ -54,6 +55,7 @@ ATTENTION = JOBS + MOST_JOBS * JOB_SLOTS
 NODE, KERNEL, GROUP, TILE, TILES, BLOCKS, SPLIT = 0, 1, 2, 3, 4, 5, 6
 RECORDS, RECORD_SIZE, SCRATCH, SCRATCH_SIZE, WORKERS = 7, 8, 9, 10, 11
 BRANCHES = 12  # the tree, if this node is part of one
+DONE = 13  # of each unit, how many blocks: an array
 ATTENTION_SLOTS = 16
 
 # The row operation at work, and the angles of a rotation with what they are of.
