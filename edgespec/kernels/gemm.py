@@ -29,9 +29,9 @@ from edgespec.kernels.emit import (
 from edgespec.kernels.formats import ALIGNMENT, Format
 from edgespec.kernels.isa import Codes, InstructionSet
 
-__all__ = ["emit_multiply", "is_float", "multiply_name"]
+__all__ = ["AHEAD", "emit_multiply", "is_float", "multiply_name"]
 
-_AHEAD = 32768
+AHEAD = 32768
 """Bytes: how far ahead weights are asked for. Hardware looks less far, and stops at each page."""
 _INTO = 2
 """The second-level cache: in the first they would drive out each other, and the activations."""
@@ -127,7 +127,7 @@ def _group(
 def _ask_ahead(b: Builder, weights: Value, first: int, last: int) -> None:
     """Have the memory fetch the lines that begin in these bytes, so far ahead."""
     for offset in range((first + _LINE - 1) // _LINE * _LINE, last, _LINE):
-        address = b.gep(weights, [I64(_AHEAD + offset)])
+        address = b.gep(weights, [I64(AHEAD + offset)])
         b.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(_INTO), I32(1))
 
 

@@ -1,14 +1,16 @@
 """Weights times activations: the work of a graph, shared by a team of threads.
 
 Multiplications that read the same activations are collected as *jobs*, then done together: the
-activations are rounded to 8 bits once, and the threads take chunks of rows until none is left. A
-chunk is small enough to stay in the second-level cache while many columns pass.
+activations are rounded to 8 bits once, and the threads take chunks of rows until none is left: each
+from a range of its own first, since weights are asked for in the order in which they lie. A chunk
+is small enough to stay in the second-level cache while many columns pass.
 """
 
 from __future__ import annotations
 
 from edgespec.kernels import ggml, tables
 from edgespec.kernels.activations import BLOCK, FLOATS, LARGE, LARGE_BLOCK, RECORD_BYTES
+from edgespec.kernels.gemm import AHEAD
 from edgespec.kernels.native import (
     add_atomically,
     call,
@@ -35,7 +37,7 @@ __all__ = [
 
 _CHUNK_BYTES, _ONE_PASS_BYTES = 96 * 1024, 512 * 1024
 """Of weights: so that they stay in the second-level cache for all columns, or need not."""
-_CHUNKS_A_THREAD = 4
+_CHUNKS_A_THREAD = 8
 _SERIAL = 16384
 """Activations that one thread rounds faster than a team is woken."""
 
@@ -203,7 +205,10 @@ def flush(state: int) -> None:
     """Do all collected jobs."""
     if load64(state + 8 * tables.JOB_COUNT) == 0:
         return
-    threads = load64(state + 8 * tables.THREADS)
+    threads, chunks = load64(state + 8 * tables.THREADS), load64(state + 8 * tables.CHUNKS)
+    ranges = min(threads, tables.MOST_RANGES)
+    for number in range(ranges):
+        store64(_range(state, number), chunks * number // ranges)
     if threads > 1:
         run(state, tables.MULTIPLY_PART, threads)
     else:
@@ -214,20 +219,47 @@ def flush(state: int) -> None:
 
 
 @native
+def _range(state: int, number: int) -> int:
+    """Where the next chunk of a range is counted."""
+    return state + 8 * (tables.RANGES + number * tables.RANGE_SLOTS)
+
+
+@native
 def multiply_chunks(state: int) -> None:
-    """A thread's share of all jobs: chunks, taken one after the other."""
+    """A thread's share of all jobs: the chunks of a range, then what others have left."""
     chunks = load64(state + 8 * tables.CHUNKS)
-    job = state + 8 * tables.JOBS
+    ranges = min(load64(state + 8 * tables.THREADS), tables.MOST_RANGES)
+    first = add_atomically(state + 8 * tables.NEXT, 1)
+    for step in range(ranges):
+        number = (first + step) % ranges
+        _multiply_range(state, _range(state, number), chunks * (number + 1) // ranges, step == 0)
+
+
+@native
+def _multiply_range(state: int, counter: int, end: int, whole: int) -> None:
+    """The chunks of a range that no other thread takes; whole: from its beginning on."""
+    job, table = state + 8 * tables.JOBS, load64(state + 8 * tables.TABLE)
     last = job + 8 * tables.JOB_SLOTS * (load64(state + 8 * tables.JOB_COUNT) - 1)
-    while True:
-        chunk = add_atomically(state + 8 * tables.NEXT, 1)
-        if chunk >= chunks:
-            return
+    chunk = add_atomically(counter, 1)
+    while chunk < end:
         while job < last and load64(job + 8 * (tables.JOB_SLOTS + tables.FIRST_CHUNK)) <= chunk:
             job += 8 * tables.JOB_SLOTS
-        _multiply_chunk(
-            load64(state + 8 * tables.TABLE), job, chunk - load64(job + 8 * tables.FIRST_CHUNK)
-        )
+        number = chunk - load64(job + 8 * tables.FIRST_CHUNK)
+        if whole:
+            _ask_for(table, job, number)
+            whole = 0
+        _multiply_chunk(table, job, number)
+        chunk = add_atomically(counter, 1)
+
+
+@native
+def _ask_for(table: int, job: int, chunk: int) -> None:
+    """Have the memory fetch the weights that no kernel before asks for."""
+    row, rows = load64(job + 8 * tables.FORMAT), load64(table + 8 * tables.ROWS)
+    size = group_bytes(row, load64(job + 8 * tables.WIDTH), rows)
+    groups = load64(job + 8 * tables.CHUNK_GROUPS)
+    start = load64(job + 8 * tables.WEIGHTS_AT) + chunk * groups * size
+    call(load64(table + 8 * tables.ASK), start, min(AHEAD, groups * size))
 
 
 @native

@@ -67,7 +67,11 @@ ROTATION_PARAMETERS = 11  # of a node, up to the betas
 # The address of a tree that is being evaluated, or 0.
 TREE = ROTATION + FIRST_PARAMETER + ROTATION_PARAMETERS
 
-STATE_SLOTS = TREE + 1
+# Ranges of chunks, one for each thread: the next of each, on cache lines of their own.
+RANGES = (TREE + 8) // 8 * 8
+MOST_RANGES, RANGE_SLOTS = 64, 8
+
+STATE_SLOTS = RANGES + MOST_RANGES * RANGE_SLOTS
 
 # Slots of a tree. Its tokens lie in cells side by side, as those of a chain; a token's path is
 # what it sees as if it lay alone behind the first `TREE_BASE` cells.
