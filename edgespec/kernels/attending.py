@@ -1,8 +1,9 @@
 """Attention nodes: which queries and keys a thread takes, and in what memory.
 
 A *unit* is a tile of queries and the heads that share one head of keys. If there are few units,
-as for one token, the blocks of keys are shared out too, and their records are merged afterwards;
-else a thread goes through all blocks of its unit. Both merge the same records in the same order.
+as for one token, the blocks of keys are shared out too, and whoever did a unit's last one merges
+their records; else a thread goes through all blocks of its unit. Both merge the same records in
+the same order.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def _sums_of_x(
     """Each unit's sum of activations times its code in `least`, summed: <rows x float>."""
     units = 4 * len(least.vectors)
     low, high = (
-        _dots(b, isa, least, records, I64(where), lambda _: I32)
+        _dots(b, isa, least, records, I64(where), lambda _: I32)  # 0 stands for 0: never asked
         for where in record.parts[record.block // units]
     )
     distance = b.splat(I32(PART_BITS), isa.rows)
