@@ -3,8 +3,8 @@
 from edgespec.grammars.call_forms import grammars_of_arguments, taught_forms
 from edgespec.grammars.foresight import Foresight, Likely
 from edgespec.grammars.guidance import Guide, Matcher
-from edgespec.grammars.parts import PartGrammars
 from edgespec.grammars.texts import (
+    PartGrammars,
     choice_of_calls,
     grammar_from_regex,
     grammar_from_schema,

@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLTokenizer
 from edgespec._types import Int32Array
 from edgespec.backend import Vocabulary
 from edgespec.errors import GrammarError
-from edgespec.grammars.limits import LIMITS, reason_of
+from edgespec.grammars.texts import LIMITS, reason_of
 
 __all__ = ["Guide", "Matcher"]
 

@@ -1,32 +1,72 @@
 """Texts of grammars: those that llguidance understands, made from schemas and expressions.
 
 A text that begins with ``%llguidance`` is in the library's own language, as in llama.cpp's
-programs. Any other is GBNF.
+programs. Any other is GBNF. The library counts its work and gives up at limits, so that nothing has
+to be stopped from outside.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from time import monotonic
 from typing import Any
 
-from llguidance import regex_to_lark
+from llguidance import LLMatcher, LLParserLimits, regex_to_lark
 
 from edgespec.errors import GrammarError
-from edgespec.grammars.limits import validation_error
 from edgespec.grammars.schema import parse_schema, parts_of
 
 __all__ = [
     "HEAD",
+    "LIMITS",
+    "PartGrammars",
     "choice_of_calls",
     "grammar_from_regex",
     "grammar_from_schema",
     "grammar_of_json",
     "is_lark",
+    "reason_of",
     "schema_rule",
+    "validation_error",
 ]
+
+LIMITS = LLParserLimits(
+    max_items_in_row=20_000,
+    step_max_items=200_000,
+    max_lexer_states=50_000,
+    verbose_errors=False,
+)
+
+
+def validation_error(text: str) -> str:
+    """Return what is wrong with a grammar in the library's language, in one line; or nothing."""
+    wrong, said = LLMatcher.validate_grammar_with_warnings(text, None, limits=LIMITS)
+    return reason_of(said[0]) if wrong else ""
+
+
+def reason_of(message: str) -> str:
+    """Return the library's message as one line, without what it quotes."""
+    if message.startswith("panic"):
+        return "it is too large"
+    if message.startswith("lexer error: too many"):
+        return "it is too complex"
+    if "recursion limit" in message:
+        return "it is nested too deeply"
+    if (
+        said := re.search(r"regex parse error:.*^error: ([^\n]*)", message, re.M | re.S)
+    ) is not None:
+        return f"wrong regular expression: {said[1]}"
+    line = message.strip().partition("\n")[0]
+    line = re.sub(r"^(?:at )?(\d+)\((\d+)\): ", r"in line \1, column \2: ", line)
+    line = re.sub(r"^in line \d+, column \d+: failed to compile JSON schema: ", "", line)
+    if line.startswith("Unable to determine if regex is empty") or "Regex is empty" in line:
+        line = line.partition(":")[0] if "Unable" in line else "no text is allowed"
+    return line[:300].rstrip(" :") or "unknown"
+
 
 HEAD = "%llguidance {}\n"
 """What begins a text in the library's language."""
@@ -135,3 +175,26 @@ def _place_of(schema: Mapping[str, Any], error: str) -> str:
         if validation_error(f"{HEAD}start: {_unchecked({**definitions, **part})}") == error:
             return f" at {path}"
     return ""
+
+
+@dataclass(frozen=True)
+class PartGrammars:
+    """What holds parts of a text, and where these begin.
+
+    Attributes:
+        begins: matches the text before a part. One of its groups matches; the group's name and its
+            text name the grammar; where there is none of that text, the empty one does.
+        grammars: in llguidance's language. A part ends where its grammar may end.
+        asides: openings and closings of passages in which no part begins.
+        aside: the closing of the passage in which the text begins; empty if it begins in none.
+    """
+
+    begins: re.Pattern[bytes]
+    grammars: Mapping[tuple[str, bytes], str]
+    asides: Mapping[str, str] = field(default_factory=dict)
+    aside: str = ""
+
+    def forms(self, name: str) -> set[str]:
+        """Return the forms in which parts of this name are held."""
+        groups = {group for group, held in self.grammars if held in (name.encode(), b"")}
+        return {group.partition("_")[0] for group in groups}

@@ -1,10 +1,11 @@
-"""The application: its routes and middleware."""
+"""The application: its routes and middleware, and recent answers to copy from, by key."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,16 +24,15 @@ from starlette.staticfiles import StaticFiles
 
 from edgespec import __version__
 from edgespec.compat.openai.responses_api import ResponseEvents
+from edgespec.drafters import EarlierTexts
 from edgespec.errors import UsageError
 from edgespec.runtime.embedding import Embedder
-from edgespec.server.admission import Admission
+from edgespec.server.admission import Admission, Counting, Metrics
 from edgespec.server.description import describe
 from edgespec.server.embedding import EmbeddingAnswer
-from edgespec.server.errors import ApiError, error_response
+from edgespec.server.errors import ApiError, error_response, parse, read_body
 from edgespec.server.generating import Defaults, Job, prepare, render
 from edgespec.server.guard import Access, KeyGuard, OriginGuard
-from edgespec.server.metrics import Counting, Metrics
-from edgespec.server.recent import RecentAnswers
 from edgespec.server.requests import (
     ChatRequest,
     CompletionRequest,
@@ -43,15 +43,44 @@ from edgespec.server.requests import (
     TemplateRequest,
     TokenizeRequest,
     in_items,
-    parse,
-    read_body,
 )
 from edgespec.server.streaming import Answer
 
 if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine
 
-__all__ = ["Limits", "Service", "make_app"]
+__all__ = ["Limits", "RecentAnswers", "Service", "make_app"]
+
+_USERS = 32
+
+
+class RecentAnswers:
+    """Keeps the latest answers of the users that asked last.
+
+    Args:
+        tokens: the most of each user; 0 keeps nothing.
+        users: the most of them.
+    """
+
+    def __init__(self, tokens: int, users: int = _USERS) -> None:
+        self._tokens, self._users = tokens, users
+        self._texts: OrderedDict[str, EarlierTexts] = OrderedDict()
+
+    def of(self, key: str) -> EarlierTexts | None:
+        """Return where the answers to this key are kept; empty is whoever needs no key."""
+        if not self._tokens:
+            return None
+        texts = self._texts.setdefault(key, EarlierTexts(self._tokens))
+        self._texts.move_to_end(key)
+        if len(self._texts) > self._users:
+            self._texts.popitem(last=False)
+        return texts
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that all of them take."""
+        return sum(texts.nbytes for texts in [*self._texts.values()])
+
 
 T = TypeVar("T")
 
@@ -136,15 +165,15 @@ class Service:
     # -- generating -------------------------------------------------------------------------
 
     async def chat(self, request: Request) -> Answer:
-        """POST /v1/chat/completions."""
+        """Answer POST /v1/chat/completions."""
         return self._answer(request, await self._asked(request, partial(parse, ChatRequest)))
 
     async def complete(self, request: Request) -> Answer:
-        """POST /v1/completions."""
+        """Answer POST /v1/completions."""
         return self._answer(request, await self._asked(request, partial(parse, CompletionRequest)))
 
     async def respond(self, request: Request) -> Answer:
-        """POST /v1/responses."""
+        """Answer POST /v1/responses."""
 
         def read(body: bytes) -> tuple[ChatRequest, ResponseEvents]:
             asked = parse(ResponseRequest, body)
@@ -153,7 +182,7 @@ class Service:
         return self._answer(request, *await self._asked(request, read))
 
     async def embed(self, request: Request) -> EmbeddingAnswer:
-        """POST /v1/embeddings."""
+        """Answer POST /v1/embeddings."""
         asked = await self._asked(request, partial(parse, EmbeddingRequest))
         return EmbeddingAnswer(
             asked,
@@ -213,7 +242,7 @@ class Service:
     # -- tokens -----------------------------------------------------------------------------
 
     async def tokenize(self, request: Request) -> Response:
-        """POST /tokenize."""
+        """Answer POST /tokenize."""
         asked = await self._asked(request, partial(parse, TokenizeRequest))
         tokens = await asyncio.to_thread(
             self.engine.vocabulary.tokenize,
@@ -227,7 +256,7 @@ class Service:
         return JSONResponse({"tokens": told, "count": len(told)})
 
     async def detokenize(self, request: Request) -> Response:
-        """POST /detokenize."""
+        """Answer POST /detokenize."""
         asked = await self._asked(request, partial(parse, DetokenizeRequest))
         return JSONResponse({"content": await asyncio.to_thread(self._text_of, asked.tokens)})
 
@@ -239,7 +268,7 @@ class Service:
         return vocabulary.decode(tokens, special=True)
 
     async def apply_template(self, request: Request) -> Response:
-        """POST /apply-template."""
+        """Answer POST /apply-template."""
         asked = await self._asked(request, partial(parse, TemplateRequest))
         text = await asyncio.to_thread(render, self._writer, asked)
         return JSONResponse({"prompt": text})
@@ -254,11 +283,11 @@ class Service:
     # -- telling ----------------------------------------------------------------------------
 
     async def models(self, request: Request) -> Response:
-        """GET /v1/models."""
+        """Answer GET /v1/models."""
         return JSONResponse({"object": "list", "data": [self._model()]})
 
     async def model(self, request: Request) -> Response:
-        """GET /v1/models/{id}."""
+        """Answer GET /v1/models/{id}."""
         name = request.path_params["id"]
         if name != self.engine.model_name:
             message = f"there is no model {name[:200]!r}: this server has {self.engine.model_name}"
@@ -275,19 +304,19 @@ class Service:
         }
 
     async def health(self, request: Request) -> Response:
-        """GET /health."""
+        """Answer GET /health."""
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(self, request: Request) -> Response:
-        """GET /metrics."""
+        """Answer GET /metrics."""
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def description(self, request: Request) -> Response:
-        """GET /openapi.json."""
+        """Answer GET /openapi.json."""
         return JSONResponse(describe(keyed=self.access.api_key is not None))
 
     async def show_page(self, request: Request) -> Response:
-        """GET / and the files of that page.
+        """Answer GET / and the files of that page.
 
         They change together, so a browser checks each time whether its copies are current.
         """

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from edgespec.backend import PLAIN
 from edgespec.compat.openai.calls import MARKS, opened_thought
-from edgespec.compat.openai.logprobs import TextLogprobs
 from edgespec.compat.openai.responses import (
     ChatChunks,
     Chunks,
     TextChunks,
+    TextLogprobs,
     chat_completion,
     text_completion,
 )

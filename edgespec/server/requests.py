@@ -1,23 +1,18 @@
-"""Requests: bodies read up to a limit, and what a client may ask for.
+"""Requests: what a client may ask for.
 
 Fields that are not here are ignored, wrong types refused.
 """
 
 from __future__ import annotations
 
-import asyncio
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError, from_json
-from starlette.requests import Request
+from pydantic_core import PydanticCustomError
 
 from edgespec.compat.openai.responses_api import as_chat_choice, as_chat_tools, as_messages
 from edgespec.errors import UsageError
-from edgespec.server.errors import ApiError
+from edgespec.server.errors import ApiError, wrong_field
 from edgespec.templates import check_names
 
 __all__ = [
@@ -31,8 +26,6 @@ __all__ = [
     "TemplateRequest",
     "TokenizeRequest",
     "in_items",
-    "parse",
-    "read_body",
 ]
 
 _MOST_MESSAGES = 2048
@@ -74,23 +67,6 @@ def _judge_bias(value: Any) -> Any:
 
 _DIGITS = 9
 Bias = Annotated[dict[str, float], BeforeValidator(_judge_bias)]
-
-_NONE: tuple[Any, ...] = (None, [], {}, "", "none", "auto", False)
-_REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "functions": (_NONE, "send tools, their newer form"),
-    "function_call": (_NONE, "send tool_choice, its newer form"),
-    "modalities": ((None, [], ["text"]), "answers are text"),
-    "audio": (_NONE, "answers are text"),
-    "web_search_options": (_NONE, "this server does not reach the web"),
-    "best_of": ((None, 1), "send n, and choose"),
-    "guided_json": (_NONE, "send response_format with a json_schema"),
-    "guided_choice": (_NONE, "send response_format with an enum in a json_schema"),
-    "guided_regex": (_NONE, "send response_format with a pattern in a json_schema"),
-    "guided_grammar": (_NONE, "send grammar"),
-    "structured_outputs": (_NONE, "send response_format with a json_schema"),
-    "lora": (_NONE, "merge adapters into the model's file"),
-}
-"""Fields that would change the answer and are not obeyed: harmless values, and what to do."""
 
 
 class _Shape(BaseModel):
@@ -353,7 +329,7 @@ class ResponseRequest(GenerationRequest):
         try:
             return ChatRequest.model_validate(asked)
         except ValidationError as error:
-            raise in_items(_wrong(asked, error)) from None
+            raise in_items(wrong_field(asked, error)) from None
 
     def facts(self) -> dict[str, Any]:
         """Return what a response repeats of its request."""
@@ -439,101 +415,3 @@ class DetokenizeRequest(_Shape):
 
 class TemplateRequest(Conversation):
     """A conversation to render as the model sees it."""
-
-
-Shape = TypeVar("Shape", bound=_Shape)
-
-
-def parse(shape: type[Shape], body: bytes) -> Shape:
-    """Read the body of a request.
-
-    What it becomes is freed here, and never looked through for garbage: both would hold up the
-    other threads, which cannot run meanwhile, for a second and more.
-
-    Raises:
-        ApiError: it is not JSON, or not of that shape; the message names one error.
-    """
-    with _uncollected():
-        found = _parsed(shape, body)
-    if isinstance(found, ApiError):
-        raise found
-    return found
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Collect no garbage while millions of objects are made that are none."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _parsed(shape: type[Shape], body: bytes) -> Shape | ApiError:
-    """Return an error instead of raising it, as that would keep what was read."""
-    try:
-        value = from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        return ApiError(400, f"the body is not JSON: {error}", code="invalid_json")
-    for name, (harmless, instead) in _REFUSED.items():
-        if isinstance(value, dict) and value.get(name) not in harmless:
-            message = f"{name} is not supported: {instead}"
-            return ApiError(400, message, param=name, code="unsupported_parameter")
-    try:
-        return shape.model_validate(value)
-    except ValidationError as error:
-        return _wrong(value, error)
-
-
-def _wrong(value: Any, error: ValidationError) -> ApiError:
-    """Choose the most helpful error, rather than one about a type in a union."""
-    errors = error.errors(include_url=False, include_context=False, include_input=False)
-    worst = max(errors, key=lambda one: (not one["type"].endswith("_type"), len(one["loc"])))
-    path = []
-    for step in worst["loc"]:
-        try:  # a step that is not a key or index names a branch of a union
-            value = value[step]
-        except (KeyError, IndexError, TypeError):
-            continue
-        path.append(str(step))
-    if worst["type"] == "missing":
-        path.append(str(worst["loc"][-1]))
-    param = ".".join(path)[:200]
-    message = f"{param or 'the body'}: {worst['msg']}"
-    return ApiError(400, message, param=param or None, code=worst["type"])
-
-
-_BODY_SECONDS = 60.0
-_DISCARDED = 16
-"""How many times the limit is read and dropped: a client that still sends hears no answer."""
-
-
-async def read_body(request: Request, limit: int) -> bytes:
-    """Return the body, with at most `limit` bytes of it in memory.
-
-    Raises:
-        ApiError: it is longer (413), or does not come (408).
-    """
-    try:
-        body = await asyncio.wait_for(_read(request, limit), _BODY_SECONDS)
-    except asyncio.TimeoutError:
-        message = f"the body did not come within {_BODY_SECONDS:.0f} s"
-        raise ApiError(408, message, headers={"Connection": "close"}) from None
-    if body is None:
-        message = f"the body has more than {limit} bytes: send a shorter request"
-        raise ApiError(413, message, code="too_large", headers={"Connection": "close"})
-    return body
-
-
-async def _read(request: Request, limit: int) -> bytes | None:
-    body, size = bytearray(), 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit * _DISCARDED:
-            break
-        if size <= limit:
-            body += part
-    return bytes(body) if size <= limit else None

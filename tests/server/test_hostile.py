@@ -20,14 +20,13 @@ import pytest
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from edgespec.server import requests, running
-from edgespec.server.errors import ApiError
+from edgespec.server import errors, running
+from edgespec.server.errors import ApiError, parse
 from edgespec.server.requests import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     ResponseRequest,
-    parse,
 )
 
 CHAT = "/v1/chat/completions"
@@ -270,7 +269,7 @@ def test_a_body_that_is_too_long(serve: Any) -> None:
 
 
 def test_bodies_and_headers_that_do_not_come(serve: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(requests, "_BODY_SECONDS", 0.1)
+    monkeypatch.setattr(errors, "_BODY_SECONDS", 0.1)
     monkeypatch.setattr(running, "_PATIENCE_S", 0.1)
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
     with serve() as hasty:

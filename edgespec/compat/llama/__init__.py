@@ -1,6 +1,5 @@
 """`Llama`: the interface of llama-cpp-python's class of that name, on an engine of edgespec."""
 
-from edgespec.compat.llama.grammar import LlamaGrammar
-from edgespec.compat.llama.model import Llama
+from edgespec.compat.llama.model import Llama, LlamaGrammar
 
 __all__ = ["Llama", "LlamaGrammar"]

@@ -76,7 +76,7 @@ class TextAnswer(_Answer):
     echo_logprobs: Json | None = None
 
     def whole(self) -> Json:
-        """The finished answer."""
+        """Return the finished answer."""
         result = self.stream.result
         body = text_completion(
             result,
@@ -89,7 +89,7 @@ class TextAnswer(_Answer):
         return {**body, "usage": self._usage(result)}
 
     def chunks(self) -> Iterator[Json]:
-        """The answer while it is written."""
+        """Return the answer while it is written."""
         name = f"cmpl-{uuid.uuid4()}"
         chunks = TextChunks(self.model, self.vocabulary, logprobs=self.logprobs)
         for piece in self._pieces():
@@ -128,14 +128,14 @@ class ChatAnswer(_Answer):
         return {"logprobs": self.logprobs, "closing": self.closing}
 
     def whole(self) -> Json:
-        """The finished answer."""
+        """Return the finished answer."""
         result = self.stream.result
         body = chat_completion(result, self.vocabulary, self.tools, **self._reading)
         name = f"chatcmpl-{uuid.uuid4()}"
         return {**body, "id": name, "model": self.model, "usage": self._usage(result)}
 
     def chunks(self) -> Iterator[Json]:
-        """The answer while it is written."""
+        """Return the answer while it is written."""
         name = f"chatcmpl-{uuid.uuid4()}"
         chunks = ChatChunks(self.model, self.vocabulary, self.tools, **self._reading)
         for chunk in chunks.opening():
@@ -160,7 +160,7 @@ class CallAnswer(_Answer):
     tool: str = ""
 
     def whole(self) -> Json:
-        """The finished answer."""
+        """Return the finished answer."""
         result = self.stream.result
         body = chat_completion(result, self.vocabulary, logprobs=self.logprobs, closing=None)
         name = f"chatcmpl-{uuid.uuid4()}"
@@ -170,7 +170,7 @@ class CallAnswer(_Answer):
         return {**body, "id": name, "model": self.model, "usage": self._usage(result)}
 
     def chunks(self) -> Iterator[Json]:
-        """The answer while it is written."""
+        """Return the answer while it is written."""
         name = f"chatcmpl-{uuid.uuid4()}"
         chunks = ChatChunks(self.model, self.vocabulary, logprobs=self.logprobs, closing=None)
         blank: Json = {"role": None, "content": None, "function_call": None, "tool_calls": None}

@@ -1,31 +1,33 @@
-"""The class that programs written for llama-cpp-python import instead of its own."""
+"""The classes that programs written for llama-cpp-python import instead of its own."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from edgespec.backend.lifetime import Closing
-from edgespec.compat.llama.asking import Seeds
-from edgespec.compat.llama.completions import Completions
-from edgespec.compat.llama.embeddings import Embeddings, pooling_of
-from edgespec.compat.llama.settings import (
+from edgespec.compat.llama.asking import (
+    Seeds,
     check_chat_format,
     check_gpu_layers,
     check_others,
     engine_options,
 )
-from edgespec.errors import UnsupportedError
+from edgespec.compat.llama.completions import Completions
+from edgespec.compat.llama.embeddings import Embeddings, pooling_of
+from edgespec.errors import UnsupportedError, UsageError
 from edgespec.gguf.header import read_header
+from edgespec.grammars import grammar_from_schema
 from edgespec.registry.fetch import matching_file
 from edgespec.registry.resolve import resolve
 from edgespec.runtime.embedding import Embedder, load_embedder
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.options import EngineOptions
 
-__all__ = ["Llama"]
+__all__ = ["Llama", "LlamaGrammar"]
 
 _DEFAULT_SEED = 0xFFFFFFFF
 
@@ -238,13 +240,13 @@ class Llama(Completions, Embeddings, Closing):
     # -- what it does not do ----------------------------------------------------------------
 
     def eval(self, *_: Any, **__: Any) -> NoReturn:
-        """Not supported."""
+        """Refuse: not supported."""
         raise UnsupportedError("single evaluations are not supported: use create_completion")
 
     sample = generate = eval
 
     def save_state(self, *_: Any, **__: Any) -> NoReturn:
-        """Not supported."""
+        """Refuse: not supported."""
         raise UnsupportedError("states are not supported: use llm.engine.save_cache and load_cache")
 
     load_state = save_state
@@ -303,3 +305,41 @@ class Tokenizer:
 
 def _or_none(token: int | None) -> int:
     return -1 if token is None else token
+
+
+class LlamaGrammar:
+    """A grammar for a call of a `Llama`; a text does as well.
+
+    Args:
+        _grammar: GBNF, or a text in llguidance's language.
+    """
+
+    def __init__(self, *args: Any, _grammar: str, **kwargs: Any) -> None:
+        self._grammar = _grammar
+
+    @classmethod
+    def from_string(cls, grammar: str, verbose: bool = True) -> LlamaGrammar:
+        """Take a text; whether it compiles is seen when it is used."""
+        return cls(_grammar=grammar)
+
+    @classmethod
+    def from_file(cls, file: str | Path, verbose: bool = True) -> LlamaGrammar:
+        """Read a file.
+
+        Raises:
+            UsageError: it cannot be read.
+        """
+        try:
+            text = Path(file).read_text(encoding="utf-8-sig")
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot read the grammar {file}: {error}") from None
+        return cls.from_string(text, verbose)
+
+    @classmethod
+    def from_json_schema(cls, json_schema: str, verbose: bool = True) -> LlamaGrammar:
+        """Take JSON that obeys a schema.
+
+        Raises:
+            GrammarError: as of `edgespec.grammar_from_schema`.
+        """
+        return cls(_grammar=grammar_from_schema(json_schema))

@@ -12,7 +12,7 @@ from edgespec.compat.openai.calls.answer import (
     call_id,
     whole_answer,
 )
-from edgespec.compat.openai.calls.marks import MARKS, THOUGHTS, opened_thought
+from edgespec.compat.openai.calls.cursor import MARKS, THOUGHTS, opened_thought
 from edgespec.compat.openai.calls.reader import CallReader, read_answer, read_calls
 
 __all__ = [

@@ -13,6 +13,7 @@ from typing import Any
 
 from edgespec.compat.openai.calls.answer import (
     Answer,
+    Calls,
     Event,
     Text,
     Thought,
@@ -20,13 +21,23 @@ from edgespec.compat.openai.calls.answer import (
     merged,
     whole_answer,
 )
-from edgespec.compat.openai.calls.begun import Calls
-from edgespec.compat.openai.calls.cursor import MalformedError, Wait
-from edgespec.compat.openai.calls.harmony import read_message
-from edgespec.compat.openai.calls.json_form import JsonCall
-from edgespec.compat.openai.calls.marks import CHANNEL, LOOSE, OPENING, PART, SPACED, THOUGHTS
-from edgespec.compat.openai.calls.named_form import name_comes, read_named
-from edgespec.compat.openai.calls.tag_form import read_tags
+from edgespec.compat.openai.calls.cursor import (
+    CHANNEL,
+    LOOSE,
+    OPENING,
+    PART,
+    SPACED,
+    THOUGHTS,
+    MalformedError,
+    Wait,
+)
+from edgespec.compat.openai.calls.forms import (
+    JsonCall,
+    name_comes,
+    read_message,
+    read_named,
+    read_tags,
+)
 
 __all__ = ["CallReader", "read_answer", "read_calls"]
 

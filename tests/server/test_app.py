@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from edgespec.server.app import RecentAnswers
 from edgespec.server.guard import Access
-from edgespec.server.recent import RecentAnswers
 
 QUESTION = "Name the seven days of the week."
 SECRET = "Spell the word lighthouse backwards, slowly."
