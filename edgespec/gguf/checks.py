@@ -114,8 +114,15 @@ def check_rotation(data: Metadata, arch: str, head_width: int) -> None:
             rotated = width
         if width and rotated is not None and (not 0 < rotated <= width or rotated % 2):
             raise MalformedError(f"{rotated} of {width} dimensions cannot be rotated")
+    sections = data.numbers(f"{arch}.rope.dimension_sections")
+    if arch in _SECTIONED and (sections is None or not (sections[:3] > 0).any()):
+        raise MalformedError(f"{arch}.rope.dimension_sections says that no dimension is rotated")
 
 
+_SECTIONED = frozenset(("qwen2vl", "paddleocr", "qwen3vl", "qwen3vlmoe"))
+"""Architectures whose positions have several parts, each of which rotates some dimensions."""
+_OF_EXPERTS = frozenset(("smallthinker", "qwen2moe", "qwen3moe", "olmoe"))
+"""Architectures that are nothing without experts."""
 _KEYS = re.compile(r"blk\.(\d+)\.attn_k\.weight")
 
 
@@ -148,7 +155,7 @@ def check_experts(data: Metadata, arch: str, layers: int) -> None:
     experts = data.integer(f"{arch}.expert_count", 0, _MAX_COUNT) or 0
     counts = data.per_layer(f"{arch}.expert_used_count", layers, _MAX_COUNT) or (0,)
     used = max(counts)
-    if used > experts or (experts and not used):
+    if used > experts or ((experts or arch in _OF_EXPERTS) and not used):
         raise MalformedError(f"it uses {used} of {experts} experts")
     groups = data.integer(f"{arch}.expert_group_count", 0, _MAX_COUNT) or 0
     chosen = data.integer(f"{arch}.expert_group_used_count", 0, _MAX_COUNT) or 0

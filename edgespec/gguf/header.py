@@ -182,7 +182,9 @@ def _header(
     arch, pooling, encoder = _architecture(path, data, embedding=embedding)
     reduced = read_reduced(data, arch)
     block, count, kinds = (
-        (b"", len(reduced.target_ids), None) if reduced else _vocabulary(path, data)
+        (b"", len(reduced.target_ids), None)
+        if reduced
+        else _vocabulary(path, data, embeds=encoder or pooling != "none")
     )
     width = data.required(f"{arch}.embedding_length", 1, _MAX_WIDTH)
     layers = data.required(f"{arch}.block_count", 1, _MAX_LAYERS)
@@ -271,7 +273,7 @@ def _architecture(path: Path, data: Metadata, *, embedding: bool) -> tuple[str, 
     return arch, _POOLINGS[number], encoder
 
 
-def _vocabulary(path: Path, data: Metadata) -> tuple[bytes, int, AnyArray | None]:
+def _vocabulary(path: Path, data: Metadata, *, embeds: bool) -> tuple[bytes, int, AnyArray | None]:
     """Return the token texts as one block, their number, and their types."""
     model = data.text("tokenizer.ggml.model")
     tokens = data.strings("tokenizer.ggml.tokens")
@@ -281,6 +283,8 @@ def _vocabulary(path: Path, data: Metadata) -> tuple[bytes, int, AnyArray | None
     data.strings("tokenizer.ggml.merges")
     kinds = _beside(data, "tokenizer.ggml.token_type", count, "iu")
     check_texts(model, block, _beside(data, "tokenizer.ggml.scores", count, "f"))
+    if model == "bert" and not embeds:
+        raise MalformedError("its tokenizer (bert) is one of encoders")
     if model == "bert":
         _check_marks(data, count)
     return block, count, kinds

@@ -140,6 +140,26 @@ def test_counts_that_do_not_fit_are_refused(
     assert "\n" not in str(raised.value) and "\x1b" not in str(raised.value)
 
 
+@pytest.mark.parametrize("sections", [None, [0, 0, 0, 0]])
+@pytest.mark.parametrize("arch", ["paddleocr", "qwen2vl"])
+def test_positions_without_parts_are_refused(
+    make_gguf: MakeGGUF, arch: str, sections: list[int] | None
+) -> None:
+    def parts(writer: gguf.GGUFWriter) -> None:
+        if sections:
+            writer.add_rope_dimension_sections(sections)
+
+    with pytest.raises(ModelFileError, match="says that no dimension is rotated"):
+        read_header(make_gguf(arch=arch, change=parts))
+    whole = make_gguf(arch=arch, change=lambda w: w.add_rope_dimension_sections([1, 1, 0, 0]))
+    assert read_header(whole).architecture == arch
+
+
+def test_a_model_of_experts_without_any_is_refused(make_gguf: MakeGGUF) -> None:
+    with pytest.raises(ModelFileError, match="it uses 0 of 0 experts"):
+        read_header(make_gguf(arch="smallthinker"))
+
+
 @pytest.mark.parametrize(
     "change",
     [

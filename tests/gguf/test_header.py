@@ -175,6 +175,8 @@ def test_a_model_for_embeddings(make_gguf) -> None:
 
     with pytest.raises(ModelFileError, match=r"tokenizer\.ggml\.bos_token_id is missing"):
         read_header(make_gguf(arch="bert", change=words), embedding=True)
+    with pytest.raises(ModelFileError, match="is one of encoders"):
+        read_header(make_gguf(change=words), embedding=True)
 
 
 @pytest.mark.parametrize(
