@@ -36,25 +36,29 @@ class Branches:
         self._rows = self._tree[tables.TREE_ROWS :][:MOST_NODES]
         paths = self._tree[tables.TREE_PATHS :][: MOST_NODES * MOST_NODES]
         self._paths = paths.reshape(MOST_NODES, MOST_NODES)
+        self._known: Int64Array = np.zeros(MOST_NODES, np.int64)
+        self._known_paths: Int64Array = np.zeros((MOST_NODES, MOST_NODES), np.int64)
         self._moves: Int64Array = np.zeros((MOST_NODES, 2), np.int64)
 
-    def lay(self, base: int, parents: Int32Array) -> None:
-        """Take the next evaluation for a tree behind the first `base` cells.
+    def lay(self, base: int, parents: Int32Array, start: int = 0) -> None:
+        """Take the next evaluation for nodes of a tree that grows behind the first `base` cells.
 
         Args:
-            parents: int32 (n,), of each node: an earlier one, or -1 for none.
+            parents: int32 (n,), of each node so far: an earlier one, or -1 for none.
+            start: the first node that is evaluated next; those before it were.
         """
-        tree = self._tree
-        tree[tables.TREE_COUNT], tree[tables.TREE_BASE] = len(parents), base
+        tree, count = self._tree, len(parents) - start
+        tree[tables.TREE_COUNT], tree[tables.TREE_BASE] = count, base
         tree[tables.TREE_MOVED], tree[tables.TREE_CACHES] = 1, 0
-        for node, parent in enumerate(parents.tolist()):
-            depth = 0
+        for index, parent in enumerate(parents[start:].tolist()):
+            node, depth = start + index, 0
             if parent >= 0:
-                depth = int(self._depths[parent]) + 1
-                self._paths[node, :depth] = self._paths[parent, :depth]
-            self._paths[node, depth] = base + node
+                depth = int(self._known[parent]) + 1
+                self._known_paths[node, :depth] = self._known_paths[parent, :depth]
+            self._known[node], self._known_paths[node, depth] = depth, base + node
+            self._depths[index], self._paths[index] = depth, self._known_paths[node]
             # The chain that llama.cpp sees has a token of the same position there.
-            self._depths[node] = self._rows[node] = depth
+            self._rows[index] = max(0, depth - start)
         self._tell(tree.ctypes.data)
 
     def lift(self) -> None:

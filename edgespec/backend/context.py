@@ -190,6 +190,27 @@ class Context(Closing):
         finally:
             self._branches.lift()
 
+    def extend_tree(self, base: int, tokens: Int32Array, parents: Int32Array) -> Float32Array:
+        """Append nodes to a tree that grows level by level; return the logits after each.
+
+        Their bits may be others than in a tree that is evaluated at once, where the model has a
+        sliding window. Follow the last level by `truncate`.
+
+        Args:
+            base: tokens in the cache before the tree.
+            tokens: int32 (n,), the new nodes.
+            parents: int32 (m + n,), of all nodes so far: the number of an earlier one, or -1.
+
+        Raises: as `evaluate_tree`.
+        """
+        if self._branches is None or len(parents) > MOST_NODES:
+            raise UsageError("this context cannot evaluate such a tree")
+        self._branches.lay(base, parents, len(parents) - len(tokens))
+        try:
+            return self.evaluate(tokens, len(tokens))
+        finally:
+            self._branches.lift()
+
     def keep_path(self, base: int, path: Int32Array) -> None:
         """Keep a path of the tree that was just evaluated, and nothing else of it.
 

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
+from edgespec.backend.branches import MOST_NODES
 from edgespec.backend.context import Context, ContextOptions
 from edgespec.backend.model import Model
 from edgespec.backend.native import FINAL_TAP, capabilities, lib
-from edgespec.errors import BackendError, ContextFullError
+from edgespec.errors import BackendError, ContextFullError, UsageError
 
 __all__ = ["HeadContext"]
 
@@ -99,6 +100,42 @@ class HeadContext(Context):
             CancelledError: `cancel` was called; what was evaluated before it stays in the cache.
             BackendError: llama.cpp failed.
         """
+        count = self._append(tokens, states)
+        last = count - 1
+        logits = lib.llama_get_logits_ith(self.pointer, last)
+        row_of_logits = np.ctypeslib.as_array(logits, (self.model.vocabulary.size,))
+        return row_of_logits, self._states(last, 1)
+
+    def extend_head_tree(
+        self, base: int, tokens: Int32Array, states: Float32Array, parents: Int32Array
+    ) -> tuple[Float32Array, Float32Array]:
+        """Append entries of a tree that grows level by level; see `Context.extend_tree`.
+
+        Args:
+            base: entries in the cache before the tree.
+            tokens: int32 (n,), n <= `options.outputs`, of the head's vocabulary.
+            states: float32 (n, width), those that their parents' entries returned.
+            parents: int32 (m + n,), of all entries of the tree so far.
+
+        Returns:
+            Logits after each, float32 (n, n_vocab), and their states, float32 (n, width). Views,
+            valid until the next call.
+
+        Raises: as `step`, and UsageError as `Context.extend_tree`.
+        """
+        if self._branches is None or len(parents) > MOST_NODES:
+            raise UsageError("this context cannot evaluate such a tree")
+        self._branches.lay(base, parents, len(parents) - len(tokens))
+        try:
+            count = self._append(tokens, states)
+        finally:
+            self._branches.lift()
+        logits = lib.llama_get_logits_ith(self.pointer, 0)
+        rows = np.ctypeslib.as_array(logits, (count, self.model.vocabulary.size))
+        return rows, self._states(0, count)
+
+    def _append(self, tokens: Int32Array, states: Float32Array) -> int:
+        """Append entries; how many the last evaluation had."""
         assert len(tokens) == len(states) > 0
         assert states.shape[1] == self._width
         if self.length + len(tokens) > self.capacity:
@@ -115,10 +152,7 @@ class HeadContext(Context):
                 lib.llama_batch_ext_set_embd_token(self._batch_ext, index, entries[row])
             self._process(lib.LLAMA_PROCESS_TYPE_DECODE, end - start)
             self.length += end - start
-        last = (count - 1) % most
-        logits = lib.llama_get_logits_ith(self.pointer, last)
-        row_of_logits = np.ctypeslib.as_array(logits, (self.model.vocabulary.size,))
-        return row_of_logits, self._states(last, 1)
+        return (count - 1) % most + 1
 
     def close(self) -> None:
         """Free the cache."""

@@ -49,7 +49,7 @@ def path_cell(tree: int, token: int, depth: int) -> int:
 def _note_cache(tree: int, node: int) -> None:
     """Remember a cache that rows are written to, for `move_cells`."""
     number = load64(tree + 8 * tables.TREE_CACHES)
-    if number < tables.MOST_CACHES:
+    if load64(node + ggml.SIZES) > 1 and number < tables.MOST_CACHES:
         slot = tree + 8 * (tables.TREE_CACHE + 2 * number)
         store64(slot, load64(node + ggml.DATA))
         store64(slot + 8, load64(node + ggml.STRIDES + 8))

@@ -45,6 +45,7 @@ _OPERATIONS = {
     "ROPE": tables.ROPE,
     "SET_ROWS": tables.SET_ROWS,
     "SCALE": tables.SCALE,
+    "FILL": tables.FILL,
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from edgespec.kernels import ggml, tables
 from edgespec.kernels.multiplying import column_address, flush, run
-from edgespec.kernels.native import add_atomically, call, load32, load64, native, store64
+from edgespec.kernels.native import add_atomically, call, load32, load64, native, store32, store64
 
 __all__ = ["compute_rows", "rows_part", "supports_rows"]
 
@@ -28,7 +28,9 @@ def supports_rows(table: int, node: int) -> bool:
     if load64(table + 8 * tables.RMS_NORM_ROW) == 0:
         return False
     if operation == load64(table + 8 * tables.SET_ROWS):
-        return _supports_set_rows(node)
+        return _supports_set_rows(node) or _scatters(node)
+    if operation == load64(table + 8 * tables.FILL):
+        return _packed(node)
     if x == 0 or not _plain(node) or not _plain(x):
         return False
     if operation == load64(table + 8 * tables.RMS_NORM):
@@ -80,6 +82,51 @@ def _supports_set_rows(node: int) -> bool:
 
 
 @native
+def _packed(tensor: int) -> bool:
+    """Floats side by side."""
+    if load32(tensor + ggml.TYPE) != ggml.F32 or load64(tensor + ggml.STRIDES) != 4:
+        return False
+    size = 4
+    for at in range(0, 32, 8):
+        if load64(tensor + ggml.STRIDES + at) != size:
+            return False
+        size = size * load64(tensor + ggml.SIZES + at)
+    return True
+
+
+@native
+def _scatters(node: int) -> bool:
+    """Single floats to places that are the same for each plane: a head's logits to its tokens."""
+    x, ids = load64(node + ggml.SOURCES), load64(node + ggml.SOURCES + 8)
+    if load64(node + ggml.SIZES) != 1 or load32(ids + ggml.TYPE) != ggml.I64:
+        return False
+    if load64(ids + ggml.SIZES + 8) != 1 or load64(ids + ggml.STRIDES) != 8:
+        return False
+    if load64(ids + ggml.SIZES + 16) != 1 or load64(x + ggml.SIZES + 24) != 1:
+        return False
+    return _packed(node) and _packed(x)
+
+
+@native
+def _scatter(node: int) -> None:
+    x, ids = load64(node + ggml.SOURCES), load64(node + ggml.SOURCES + 8)
+    count, places = load64(x + ggml.SIZES + 8), load64(ids + ggml.DATA)
+    for plane in range(load64(x + ggml.SIZES + 16)):
+        source = load64(x + ggml.DATA) + 4 * count * plane
+        out = load64(node + ggml.DATA) + 4 * load64(node + ggml.SIZES + 8) * plane
+        for index in range(count):
+            store32(out + 4 * load64(places + 8 * index), load32(source + 4 * index))
+
+
+@native
+def _fill(node: int) -> None:
+    count, value = _row_count(node) * load64(node + ggml.SIZES), load32(node + ggml.PARAMETERS)
+    out = load64(node + ggml.DATA)
+    for index in range(count):
+        store32(out + 4 * index, value)
+
+
+@native
 def _supports_rotation(node: int) -> bool:
     parameters = node + ggml.PARAMETERS
     mode, dimensions = load32(parameters + 8), load32(parameters + 4)
@@ -105,6 +152,12 @@ def compute_rows(state: int, node: int) -> bool:
         return False
     if load64(state + 8 * tables.INPUT) == node:
         store64(state + 8 * tables.INPUT, 0)
+    if load32(node + ggml.OPERATION) == load64(table + 8 * tables.FILL):
+        _fill(node)
+        return True
+    if load32(node + ggml.OPERATION) == load64(table + 8 * tables.SET_ROWS) and _scatters(node):
+        _scatter(node)
+        return True
     rows = _row_count(node)
     threads = load64(state + 8 * tables.THREADS)
     if threads > 1 and rows > 1 and rows * load64(node + ggml.SIZES) > _SERIAL:

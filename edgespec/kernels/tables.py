@@ -28,6 +28,7 @@ ROTATION_ROW, HALVES_ROW, PAIRS_ROW, HALF_ROW, SCALE_ROW = 47, 48, 49, 50, 51
 SCALE = 52
 QUANTIZE_LARGE = 53  # the kernel that makes records of 256
 ASK = 54  # has memory fetched: a kernel
+FILL = 55
 FORMATS = 64  # the first row
 
 # Slots of a format's row.
