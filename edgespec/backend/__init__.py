@@ -1,5 +1,6 @@
 """The only package that talks to the native library: models, contexts, caches, hidden states."""
 
+from edgespec.backend.branches import MOST_NODES
 from edgespec.backend.context import Context, ContextOptions
 from edgespec.backend.embedding import POOLINGS, EmbeddingContext
 from edgespec.backend.grammar import Grammar
@@ -13,6 +14,7 @@ from edgespec.backend.taps import LayerTaps, RecordedInputs, can_tap
 from edgespec.backend.vocabulary import PLAIN, Vocabulary
 
 __all__ = [
+    "MOST_NODES",
     "PLAIN",
     "POOLINGS",
     "Capabilities",

@@ -149,10 +149,13 @@ class Context(Closing):
             evaluation, never copied.
 
         Raises:
+            UsageError: too many outputs.
             ContextFullError: fewer than n free positions.
             CancelledError: `cancel` was called; what was evaluated before it stays in the cache.
             BackendError: llama.cpp failed.
         """
+        if outputs > self.options.outputs:  # llama.cpp ends the process
+            raise UsageError(f"{outputs} rows of logits are asked for: {self.options.outputs} fit")
         if len(tokens) > (outputs if self._checkpoints.kept else self.options.batch):
             self.prefill(tokens[:-outputs])
             tokens = tokens[-outputs:]
@@ -224,22 +227,25 @@ class Context(Closing):
             self.on_kept(base, path)
         self.truncate(base + len(path))
 
+    @property
+    def branches(self) -> bool:
+        """Whether trees can be evaluated; `can_branch` tries if their bits are those of chains."""
+        return self._branches is not None
+
     def can_branch(self) -> bool:
         """Try whether a tree's nodes have the bits of chains; empty the cache."""
-        if self._branches is None or self.options.outputs < len(_TRIED_TREE):
+        if self._branches is None:
             return False
         tokens = np.arange(1, len(_TRIED_TREE) + 1, dtype=np.int32) % self._n_vocab
-        before = tokens[:2]
+        before, path = tokens[:2], np.array(_TRIED_PATH, np.int32)
         self.clear()
         self.prefill(before)
-        tree = self.evaluate_tree(tokens, np.array(_TRIED_TREE, np.int32), len(tokens)).copy()
-        self.keep_path(len(before), np.array(_TRIED_PATH, np.int32))
-        behind = self.evaluate(tokens[:1], 1).copy()
+        found = [self.evaluate_tree(tokens, np.array(_TRIED_TREE, np.int32), 1).copy()]
+        self.keep_path(len(before), path)
+        found.append(self.evaluate(tokens[:1], 1).copy())
         self.truncate(len(before))
-        path = tokens[list(_TRIED_PATH)]
-        chain = self.evaluate(np.append(path, tokens[:1]), len(path) + 1)
-        expected = np.concatenate((tree[list(_TRIED_PATH)], behind))
-        possible = np.array_equal(chain, expected, equal_nan=True)
+        expected = [self.evaluate(tokens[path], 1).copy(), self.evaluate(tokens[:1], 1)]
+        possible = np.array_equal(found, expected, equal_nan=True)
         self.clear()
         return possible
 

@@ -123,7 +123,8 @@ class HeadContext(Context):
 
         Raises: as `step`, and UsageError as `Context.extend_tree`.
         """
-        if self._branches is None or len(parents) > MOST_NODES:
+        fits = len(tokens) <= self.options.outputs and len(parents) <= MOST_NODES
+        if self._branches is None or not fits:
             raise UsageError("this context cannot evaluate such a tree")
         self._branches.lay(base, parents, len(parents) - len(tokens))
         try:

@@ -75,6 +75,14 @@ def engine_options(function: Function) -> Function:
             help="Proposals of a cycle; auto decides each time from what it costs here.",
         ),
         click.option(
+            "--tree",
+            default="auto",
+            show_default=True,
+            metavar="auto|none|N,N,...",
+            help="Trees of proposals by a draft model: as they pay, never, or so many children "
+            "of a node at each level.",
+        ),
+        click.option(
             "--ctx",
             default=0,
             metavar="TOKENS",
@@ -224,6 +232,7 @@ def make_engine_options(values: dict[str, Any]) -> EngineOptions:
     return EngineOptions(
         draft=values.pop("draft"),
         k=_block_length(values.pop("k")),
+        tree=values.pop("tree"),
         context=values.pop("ctx"),
         threads=values.pop("threads"),
         kernels=values.pop("kernels"),

@@ -77,11 +77,15 @@ class DraftStopping:
         step_s: seconds of drafting one token.
         reading_s: seconds of reading one committed token that the draft has not seen.
         most: the longest block.
+
+    Attributes:
+        more_s: seconds of each further node in a level of a tree.
     """
 
     def __init__(self, step_s: float, reading_s: float, most: int) -> None:
         self.step_s = step_s
         self.reading_s = reading_s
+        self.more_s = 0.5 * step_s
         self.calibration = make_calibration()
         self._confidence = np.zeros(max(1, most))
         self._budget = fixed_budget(0)
@@ -178,6 +182,17 @@ class DraftStopping:
             self.step_s = _toward(self.step_s, seconds)
         elif tokens >= _MANY:
             self.reading_s = _toward(self.reading_s, seconds / tokens)
+
+    def timed_level(self, nodes: int, seconds: float) -> None:
+        """Learn what a level of a tree took."""
+        if nodes == 1:
+            self.step_s = _toward(self.step_s, seconds)
+        else:
+            self.more_s = _toward(self.more_s, max(0.0, seconds - self.step_s) / (nodes - 1))
+
+    def begin_s(self, missing: int) -> float:
+        """Return the seconds that a block's first proposal is taken to cost."""
+        return self.step_s + missing * self.reading_s / _HORIZON
 
     def as_json(self) -> dict[str, Any]:
         """Return what is worth keeping for the next conversation."""

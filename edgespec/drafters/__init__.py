@@ -3,8 +3,9 @@
 Read `protocol` first. `prompt_lookup` copies from the text (its index is `automaton`, its
 `experience` tells how far) and from `earlier` ones; `recycle` follows what the target found likely
 before; `model` (EAGLE-3 heads too) and `cross_vocabulary` draft with a model, `stepping` being what
-they share and `vocabulary_bridge` what lies between two tokenizers; `composed` joins prompt lookup
-with one of them; `forced` adds what a grammar makes likely.
+they share and `vocabulary_bridge` what lies between two tokenizers; `trees` lets them propose
+trees, which are `growing` as far as they pay; `composed` joins prompt lookup with one of them;
+`forced` adds what a grammar makes likely.
 """
 
 import importlib

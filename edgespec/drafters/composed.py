@@ -19,6 +19,14 @@ class RatedDrafter(Drafter, Protocol):
     def rate(self, budget: DraftBudget, length: int) -> float:
         """Return the expected tokens per second of a block that it begins; 0 for no proposals."""
 
+    def grows(self, budget: DraftBudget) -> bool:
+        """Whether `propose_beside` weighs what was copied against its own, branch by branch."""
+
+    def propose_beside(
+        self, history: Int32Array, length: int, budget: DraftBudget, given: int
+    ) -> Proposal:
+        """Propose behind the text, and beside or behind `given` copied tokens."""
+
 
 class ComposedDrafter:
     """Copies where the text repeats itself, and drafts with a model elsewhere.
@@ -41,25 +49,32 @@ class ComposedDrafter:
         self.model.begin(settings)
 
     def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
-        """Propose the better beginning, and what the model adds behind it."""
-        self._given = 0
+        """Propose the better beginning, and what the model adds behind or beside it."""
+        self._given = self._copied(history, length, budget)
+        proposal = self.model.propose_beside(history, length, budget, self._given)
+        return self._named(proposal)
+
+    def _copied(self, history: Int32Array, length: int, budget: DraftBudget) -> int:
+        """Copy if more is expected of that than of the model; how many tokens."""
+        if self.model.grows(budget):
+            return self.lookup.propose(history, length, budget).size
         if not budget.fixed:
             expected = self.model.rate(budget, length)
             copied = self.lookup.propose(history, length, budget).size
             reached = budget._replace(limit=copied)
             if copied and best_length(reached, 0, copied, copied, 0.0, 0.0)[1] >= expected:
-                self._given = copied
-        return self._finish(history, length, budget)
+                return copied
+        return 0
 
     def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
         """Copy behind what is given, and let the model go on."""
         if given == 0:
-            return self.propose(history, length, budget)
-        self._given = self.lookup.extend(history, length, budget, given).size
-        return self._finish(history, length, budget)
+            self._given = self._copied(history, length, budget)
+        else:
+            self._given = self.lookup.extend(history, length, budget, given).size
+        return self._named(self.model.extend(history, length, budget, self._given))
 
-    def _finish(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
-        proposal = self.model.extend(history, length, budget, self._given)
+    def _named(self, proposal: Proposal) -> Proposal:
         self.name = self.model.name if proposal.size > self._given else self.lookup.name
         return proposal
 
@@ -70,6 +85,10 @@ class ComposedDrafter:
     def learn(self, accepted: int, judged: int) -> None:
         """Let the model learn from what it proposed."""
         self.model.learn(accepted, judged)
+
+    def learn_path(self, path: Int32Array, judged: int) -> None:
+        """Let the model learn from its tree."""
+        self.model.learn_path(path, judged)
 
     def learned(self) -> Learned:
         """Return what each of them knows."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.backend import Context, HeadContext, RecordedInputs
+from edgespec.backend import MOST_NODES, Context, HeadContext, RecordedInputs
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters.stepping import SteppingDrafter
+from edgespec.drafters.trees import TreeDrafter
 from edgespec.gguf.draft_metadata import ReducedVocabulary
 
 __all__ = ["EagleDrafter", "ModelDrafter", "ReducedDrafter"]
 
 
-class ModelDrafter(SteppingDrafter):
+class ModelDrafter(TreeDrafter):
     """Drafts with a GGUF model whose vocabulary is the target's.
 
     Its cache holds the committed prefix but for the last token or, after a cycle that accepted
@@ -26,6 +27,17 @@ class ModelDrafter(SteppingDrafter):
         longest: the most tokens one `propose` may be asked for.
         stopping: decides how many are drafted.
     """
+
+    def __init__(
+        self,
+        context: Context,
+        target_vocabulary: int,
+        width: int,
+        longest: int,
+        stopping: DraftStopping,
+    ) -> None:
+        ids = np.arange(width, dtype=np.int32)
+        super().__init__(context, target_vocabulary, width, longest, stopping, ids)
 
     def missing(self, length: int) -> int:
         """Tokens that its cache lacks, but for the last."""
@@ -40,6 +52,14 @@ class ModelDrafter(SteppingDrafter):
         """Evaluate what the cache lacks."""
         pending = history[self.context.length : length]
         return len(pending), self.context.evaluate(pending, 1)[0, : self._width]
+
+    def expand(self, base: int, tokens: Int32Array, parents: Int32Array) -> Float32Array:
+        """Evaluate nodes of a tree."""
+        return self.context.extend_tree(base, tokens, parents)
+
+    def fold(self, length: int) -> None:
+        """Drop the tree."""
+        self.context.truncate(length)
 
     def rewind(self, length: int) -> None:
         """Roll the cache back to `length` tokens, if it holds more."""
@@ -95,7 +115,7 @@ class ReducedDrafter(SteppingDrafter):
         self.context.truncate(length)
 
 
-class EagleDrafter(SteppingDrafter):
+class EagleDrafter(TreeDrafter):
     """Drafts with a head that reads three layers of the target (Li et al. 2025, "EAGLE-3").
 
     Of the text t its cache has an entry for every token but the last: entry P is made of
@@ -127,10 +147,17 @@ class EagleDrafter(SteppingDrafter):
         longest: int,
         stopping: DraftStopping,
     ) -> None:
-        super().__init__(context, target_vocabulary, shared_vocabulary, longest, stopping)
+        head = context.model.header.eagle
+        assert head is not None
+        ids = np.arange(shared_vocabulary, dtype=np.int32)
+        if head.target_ids is not None:
+            ids = head.target_ids[head.target_ids < shared_vocabulary].astype(np.int32)
+        super().__init__(context, target_vocabulary, shared_vocabulary, longest, stopping, ids)
         self._features = features
         self._settled = 0  # entries made of the target's features
-        self._state: Float32Array = np.zeros((1, context.model.embedding_length), np.float32)
+        width = context.model.embedding_length
+        self._state: Float32Array = np.zeros((1, width), np.float32)
+        self._states: Float32Array = np.zeros((MOST_NODES + 1, width), np.float32)
 
     def missing(self, length: int) -> int:
         """Entries that its cache lacks, but for the last."""
@@ -153,6 +180,19 @@ class EagleDrafter(SteppingDrafter):
         if drafted == 0:
             self._settled = self.context.length
         return len(tokens), logits[: self._width]
+
+    def expand(self, base: int, tokens: Int32Array, parents: Int32Array) -> Float32Array:
+        """Make entries of a tree, each of the state of the one above it."""
+        before = len(parents) - len(tokens)
+        self._states[-1] = self._state[0]  # where parents of -1 look
+        above = self._states[parents[before:]]
+        logits, states = self.context.extend_head_tree(self._settled, tokens, above, parents)
+        self._states[before : len(parents)] = states
+        return logits
+
+    def fold(self, length: int) -> None:
+        """Drop the tree."""
+        self.context.truncate(self._settled)
 
     def rewind(self, length: int) -> None:
         """Drop what was drafted, and entries of tokens behind the first `length`."""

@@ -247,6 +247,9 @@ class PromptLookupDrafter:
     def observe(self, history: Int32Array, length: int, logits: Float32Array) -> None:
         """Do nothing: it copies."""
 
+    def learn_path(self, path: Int32Array, judged: int) -> None:
+        """Do nothing: it proposes chains."""
+
     def learn(self, accepted: int, judged: int) -> None:
         """Do nothing: `commit` learns from every token, proposed or not."""
 

@@ -9,6 +9,7 @@ import numpy as np
 from edgespec._types import Float32Array, Int32Array
 from edgespec.control.budget import DraftBudget
 from edgespec.speculation.settings import DrawSettings
+from edgespec.speculation.trees import DraftTree
 
 __all__ = ["DETERMINISTIC", "Drafter", "Learned", "NoDrafter", "Proposal"]
 
@@ -20,14 +21,18 @@ DETERMINISTIC: Float32Array = np.zeros((0, 0), np.float32)
 class Proposal(NamedTuple):
     """A chain of proposed tokens; the tokens stand in the history, behind the committed ones.
 
+    Or a tree, which brings its tokens and its q along.
+
     Attributes:
         size: how many, 0 for none.
         q: float32 (>= size, n_vocab of the target), the distribution that produced each token;
             or `DETERMINISTIC`. Valid until the next `propose`.
+        tree: what is proposed, if it is more than a chain; only from `propose`.
     """
 
     size: int
     q: Float32Array = DETERMINISTIC
+    tree: DraftTree | None = None
 
 
 class Learned(NamedTuple):
@@ -65,8 +70,11 @@ class Drafter(Protocol):
         what is committed and on q, never on the tokens drawn from it.
         """
 
+    def learn_path(self, path: Int32Array, judged: int) -> None:
+        """Learn which nodes of the last proposal, a tree, stayed; so many levels were judged."""
+
     def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
-        """Propose behind `given` one-hot proposals that already stand in the history.
+        """Propose a chain behind `given` one-hot proposals that already stand in the history.
 
         The budget's acceptance says how probable they are. They count in the proposal's size,
         and in its q if that is not `DETERMINISTIC`.
@@ -115,6 +123,9 @@ class NoDrafter:
         return Proposal(given)
 
     def observe(self, history: Int32Array, length: int, logits: Float32Array) -> None:
+        """Do nothing."""
+
+    def learn_path(self, path: Int32Array, judged: int) -> None:
         """Do nothing."""
 
     def learn(self, accepted: int, judged: int) -> None:

@@ -178,6 +178,16 @@ class RecycleDrafter:
         """Propose a chain of successors."""
         return self.extend(history, length, budget, 0)
 
+    def grows(self, budget: DraftBudget) -> bool:
+        """No: it proposes chains."""
+        return False
+
+    def propose_beside(
+        self, history: Int32Array, length: int, budget: DraftBudget, given: int
+    ) -> Proposal:
+        """Propose behind what is given."""
+        return self.extend(history, length, budget, given)
+
     def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
         """Propose a chain of successors behind `given` proposals."""
         return Proposal(int(_follow(self._known, history, length, budget, given)[0]))
@@ -185,6 +195,9 @@ class RecycleDrafter:
     def observe(self, history: Int32Array, length: int, logits: Float32Array) -> None:
         """Remember what the target finds likeliest behind each token."""
         _observe(self._known, history, length, logits)
+
+    def learn_path(self, path: Int32Array, judged: int) -> None:
+        """Do nothing: it proposes chains."""
 
     def learn(self, accepted: int, judged: int) -> None:
         """Do nothing: `commit` learns from every token, proposed or not."""

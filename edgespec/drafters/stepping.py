@@ -103,12 +103,29 @@ class ContextDrafter:
             "the file may be damaged; use another --draft"
         )
 
+    def grows(self, budget: DraftBudget) -> bool:
+        """No: it proposes chains."""
+        return False
+
+    def propose_beside(
+        self, history: Int32Array, length: int, budget: DraftBudget, given: int
+    ) -> Proposal:
+        """Propose behind what is given."""
+        return self.extend(history, length, budget, given)
+
+    def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
+        """Propose behind `given` one-hot proposals that already stand in the history."""
+        raise NotImplementedError
+
     def observe(self, history: Int32Array, length: int, logits: Float32Array) -> None:
         """Do nothing: it has logits of its own."""
 
     def learn(self, accepted: int, judged: int) -> None:
         """Learn which confidence was justified."""
         self.stopping.learn(accepted, judged)
+
+    def learn_path(self, path: Int32Array, judged: int) -> None:
+        """Do nothing: it proposes chains."""
 
     def learned(self) -> Learned:
         """Return its costs and which confidence was justified."""

@@ -15,8 +15,9 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
+from edgespec.control.budget import DraftBudget
 from edgespec.control.controller import CycleTiming, FixedPolicy, Policy
-from edgespec.drafters import Drafter, ForcedTokens
+from edgespec.drafters import Drafter, ForcedTokens, Proposal
 from edgespec.errors import ContextFullError, NumericalError, UsageError
 from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.cycle import Cycle, CycleReport, Origin, Statistics
@@ -26,6 +27,7 @@ from edgespec.runtime.trace import GenerationTrace
 from edgespec.sampling.filters import make_workspace
 from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED, verify_chain
 from edgespec.speculation.settings import DrawSettings
+from edgespec.speculation.trees import verify_tree
 
 _log = logging.getLogger("edgespec.decoder")
 
@@ -79,6 +81,8 @@ class Decoder:
         self._p = np.zeros(n_vocab, np.float32)
         self._workspace = make_workspace(n_vocab, len(self.history))
         self._emitted: Int32Array = np.zeros(k + 1, np.int32)
+        self._steps: Int32Array = np.arange(-1, k + 1, dtype=np.int32)
+        self._path: Int32Array = self._steps.copy()
         self._settings: DrawSettings | None = None
         self._constraint: Constraint | None = None
         self._forced: ForcedTokens | None = None
@@ -164,12 +168,12 @@ class Decoder:
             most = max(0, min(self.k, self._most, limit - 1, self.room - 1))
             budget = self.policy.budget(self.target.length, most)
             drafter = self._forced or self.drafter
-            count, q = drafter.propose(self.history, self.length, budget)
+            proposal = self._propose(drafter, budget)
             clock.append(perf_counter())
-            checked = self._check_proposals(count)
-            count = min(count, checked + 1)
-            pending = self.history[self.target.length : self.length + checked]
-            logits = self.target.evaluate(pending, checked + 1)
+            depth = self.target.length
+            evaluate = self._evaluate_chain if proposal.tree is None else self._evaluate_tree
+            logits, count = evaluate(proposal)
+            evaluated = self.target.length - depth
             clock.append(perf_counter())
             if self._logprobs:
                 self._logprobs.read(logits)
@@ -178,19 +182,20 @@ class Decoder:
                     self._edit(self.history[: self.length + row], values)
             if self._constraint:
                 self._constraint.mask(logits)
-            accepted = self._accept(logits, count, q)
+            accepted = self._accept(logits, count, proposal)
             clock.append(perf_counter())
         except BaseException:
             self._commit(self.length)
             raise
-        depth, evaluated = self.target.length - len(pending), len(pending)
-        cycle = self._verified(logits, count, accepted)
+        rows = self._path[: accepted + 1] + 1  # of logits, each before an emitted token
+        cycle = self._verified(logits, rows, count, accepted)
         emitted = len(cycle.tokens)
-        judged = count if emitted > accepted else emitted
-        self.drafter.learn(min(accepted, emitted), judged)
+        self._learn(proposal, count, accepted, emitted)
         before = self.length
+        if proposal.tree is not None:
+            self.target.keep_path(self.length - 1, rows)
         self._emit(cycle)
-        self.drafter.observe(self.history, before, logits[:emitted])
+        self._observe(before, logits, rows[:emitted])
         clock.append(perf_counter())
         self._count(evaluated, count, cycle, clock)
         timing = CycleTiming(
@@ -262,26 +267,81 @@ class Decoder:
         self.target.clear()
         self.drafter.rewind(0)
 
+    def _propose(self, drafter: Drafter | ForcedTokens, budget: DraftBudget) -> Proposal:
+        """Ask for a tree only where nothing needs the proposals one behind the other."""
+        assert self._settings is not None
+        needs_chain = self._edit is not None or self._settings.arguments.mirostat != 0
+        if needs_chain and self._forced is None:
+            return self.drafter.extend(self.history, self.length, budget, 0)
+        return drafter.propose(self.history, self.length, budget)
+
+    def _evaluate_chain(self, proposal: Proposal) -> tuple[Float32Array, int]:
+        """Evaluate what is pending and the proposals; logits, and how many are verified."""
+        checked = self._check_proposals(proposal.size)
+        pending = self.history[self.target.length : self.length + checked]
+        return self.target.evaluate(pending, checked + 1), min(proposal.size, checked + 1)
+
+    def _evaluate_tree(self, proposal: Proposal) -> tuple[Float32Array, int]:
+        """The same for a tree, whose top is the last committed token."""
+        tree = proposal.tree
+        assert tree is not None
+        self.target.prefill(self.history[self.target.length : self.length - 1])
+        tokens = np.append(self.history[self.length - 1], tree.tokens)
+        parents = np.append(np.int32(-1), tree.parents + np.int32(1))
+        return self.target.evaluate_tree(tokens, parents, proposal.size + 1), proposal.size
+
+    def _learn(self, proposal: Proposal, count: int, accepted: int, emitted: int) -> None:
+        """Tell the drafter what was judged: all that stands before the end of the text."""
+        if proposal.tree is None:
+            judged = count if emitted > accepted else emitted
+            self.drafter.learn(min(accepted, emitted), judged)
+        else:
+            path = self._path[1 : accepted + 1]
+            self.drafter.learn_path(path[:emitted], min(accepted + 1, emitted))
+
+    def _observe(self, before: int, logits: Float32Array, rows: Int32Array) -> None:
+        """Show the drafter the rows of logits before the emitted tokens."""
+        start = 0
+        for end in range(1, len(rows) + 1):  # those side by side at once
+            if end == len(rows) or rows[end] != rows[end - 1] + 1:
+                part = logits[rows[start] : rows[end - 1] + 1]
+                self.drafter.observe(self.history, before + start, part)
+                start = end
+
     def _check_proposals(self, count: int) -> int:
         """Return how many proposals are worth evaluating: a forbidden one is never accepted."""
         if self._constraint is None:
             return count
         return self._constraint.walk(self.history[self.length : self.length + count])
 
-    def _accept(self, logits: Float32Array, count: int, q: Float32Array) -> int:
-        """Walk the proposals; the number accepted."""
+    def _accept(self, logits: Float32Array, count: int, proposal: Proposal) -> int:
+        """Walk the proposals; the number accepted. `_path` has them, behind a -1."""
         assert self._settings is not None
-        accepted = verify_chain(
-            logits,
-            self.history,
-            self.length,
-            count,
-            q,
-            self._settings,
-            self._p,
-            self._workspace,
-            self._emitted,
-        )
+        if proposal.tree is None:
+            self._path[: count + 1] = self._steps[: count + 1]
+            accepted = verify_chain(
+                logits,
+                self.history,
+                self.length,
+                count,
+                proposal.q,
+                self._settings,
+                self._p,
+                self._workspace,
+                self._emitted,
+            )
+        else:
+            accepted = verify_tree(
+                logits,
+                self.history,
+                self.length,
+                proposal.tree,
+                self._settings,
+                self._p,
+                self._workspace,
+                self._emitted,
+                self._path[1:],
+            )
         name = self.target.model.path.name
         forbidding = self._constraint is not None or len(self._settings.arguments.bias_tokens) > 0
         if accepted == NOTHING_ALLOWED and forbidding:
@@ -298,7 +358,7 @@ class Decoder:
             if progress is not None:
                 progress(self.target.length, len(tokens))
 
-    def _verified(self, logits: Float32Array, count: int, accepted: int) -> Cycle:
+    def _verified(self, logits: Float32Array, rows: Int32Array, count: int, accepted: int) -> Cycle:
         """Return what this cycle emits.
 
         One that ends inside its block is as one that had proposed no more than stands before the
@@ -310,7 +370,7 @@ class Decoder:
         if size <= accepted:
             count = accepted = size - 1
         tokens, pieces = tokens[:size], pieces[:size]
-        logprobs = self._logprobs.of(logits, tokens) if self._logprobs else None
+        logprobs = self._logprobs.of(logits, tokens, rows.tolist()) if self._logprobs else None
         last = Origin.PLAIN if count == 0 else Origin.BONUS
         last = Origin.CORRECTED if accepted < count else last
         return Cycle(tokens, [Origin.ACCEPTED] * accepted + [last], pieces, logprobs)

@@ -27,6 +27,9 @@ from edgespec.drafters import (
     ReducedDrafter,
     SharedTokens,
 )
+from edgespec.drafters.growing import WIDEST
+from edgespec.drafters.trees import GROWN, TreeDrafter
+from edgespec.errors import UsageError
 from edgespec.registry.pairing import Pairing
 from edgespec.runtime.loading import LoadProgress, load_model
 from edgespec.runtime.options import EngineOptions
@@ -86,9 +89,30 @@ def open_drafter(
             model.close()
             plan = Plan(plan.target, plan.header, "ngram")
         else:
+            _let_branch(model, target, options)
             drafter = ComposedDrafter(ngram, model) if options.k is None else model
+    if options.widths and plan.drafter != "model":
+        raise UsageError(f"tree {options.tree} needs a draft model: name one with --draft")
     stack.callback(drafter.close)
     return drafter, plan
+
+
+def _let_branch(drafter: AnyModelDrafter, target: Context, options: EngineOptions) -> None:
+    """Have it propose trees where both contexts can evaluate them.
+
+    Raises:
+        UsageError: a shape was asked for, and they cannot.
+    """
+    if options.tree == "none" or (options.k is not None and not options.widths):
+        return
+    if isinstance(drafter, TreeDrafter) and drafter.context.branches and target.can_branch():
+        drafter.shape = options.widths or GROWN
+    elif options.widths:
+        drafter.close()
+        raise UsageError(
+            "trees need edgespec's kernels for target and draft, a cache of f16 or f32, and a "
+            "draft of the target's own vocabulary: use --tree none"
+        )
 
 
 def _pays(plan: Plan, exactness: Exactness, step_s: float) -> bool:
@@ -122,7 +146,7 @@ def _open_model_drafter(
             threads=options.threads or learned.get("threads") or options.thread_count,
             flash_attention=model.exact_attention,
             batch=BATCH,
-            outputs=1,
+            outputs=max(WIDEST, longest),
             checkpoints=longest,
             room=spare_processors().look,
         )

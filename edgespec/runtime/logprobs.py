@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -56,8 +57,14 @@ class LogprobReader:
                 values, self._scratch, self._ids[row], self._values[row]
             )
 
-    def of(self, logits: Float32Array, tokens: list[int]) -> list[TokenLogprobs]:
-        """Return those of the tokens drawn from these rows, which may be masked by now."""
+    def of(
+        self, logits: Float32Array, tokens: list[int], rows: Sequence[int] | None = None
+    ) -> list[TokenLogprobs]:
+        """Return those of the tokens drawn from these rows, which may be masked by now.
+
+        Args:
+            rows: which ones, where they are not the first.
+        """
         return [
             TokenLogprobs(
                 token,
@@ -67,5 +74,7 @@ class LogprobReader:
                     for other, value in zip(self._ids[row], self._values[row], strict=True)
                 ),
             )
-            for row, token in enumerate(tokens)
+            for row, token in zip(
+                range(len(tokens)) if rows is None else rows, tokens, strict=False
+            )
         ]

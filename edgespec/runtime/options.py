@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgespec.drafters.trees import nodes_of
 from edgespec.errors import UsageError
 from edgespec.runtime.processors import default_threads
 
@@ -24,6 +25,8 @@ MAX_BLOCK = 32
 
 ADAPTIVE_BLOCK = 15
 """The longest block of proposals where costs decide."""
+
+TREES = ("auto", "none")
 
 KV_TYPES = ("f16", "f32", "q8_0")
 
@@ -48,6 +51,9 @@ class EngineOptions:
             "auto" is "ngram", and the registry's draft beside it where it is expected to pay.
         k: proposals of a cycle, 0 to `MAX_BLOCK`; None lets every cycle decide from what
             evaluations cost here whether and how much to propose.
+        tree: "auto" lets a draft model propose trees that grow while that pays, where the
+            target can evaluate them; "none" keeps to chains; "4,2,2,1" gives the text four
+            continuations, each of these two, and so on: `k` is then their number.
         context: tokens the caches hold; 0 is the model's own length, but at most 4096.
         threads: 0 is what `edgespec tune` found best, without that one for each physical core
             this process may use.
@@ -76,6 +82,7 @@ class EngineOptions:
 
     draft: str = "auto"
     k: int | None = None
+    tree: str = "auto"
     context: int = 0
     threads: int = 0
     kernels: str = "auto"
@@ -92,6 +99,13 @@ class EngineOptions:
     def __post_init__(self) -> None:
         if self.k is not None and not 0 <= self.k <= MAX_BLOCK:
             raise UsageError(f"k is {self.k}: it has to be between 0 and {MAX_BLOCK}")
+        if self.widths:
+            nodes = nodes_of(self.widths)
+            if self.k not in (None, nodes) or nodes > MAX_BLOCK:
+                raise UsageError(
+                    f"tree {self.tree} has {nodes} nodes: it may have {MAX_BLOCK}, and leave k out"
+                )
+            object.__setattr__(self, "k", nodes)
         if self.context < 0:
             raise UsageError(f"context is {self.context}: it has to be 0 (automatic) or more")
         if not 0 <= self.threads <= 512:
@@ -108,6 +122,22 @@ class EngineOptions:
             raise UsageError(f"prompt cache is {self.prompt_cache} MiB: it has to be 0 or more")
         if not self.draft:
             raise UsageError("the draft's name is empty: use auto, none, ngram, or a model")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Children of each node by level, if a tree's shape was given.
+
+        Raises:
+            UsageError: `tree` is neither "auto" nor "none" nor numbers from 1 on.
+        """
+        if self.tree in TREES:
+            return ()
+        parts = self.tree.split(",")
+        if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+            raise UsageError(
+                f"tree is {self.tree!r}: it is auto, none, or children by level as in 4,2,2,1"
+            )
+        return tuple(int(part) for part in parts)
 
     def context_for(self, trained: int) -> int:
         """Return the length to open a context with, for a model trained on `trained` tokens."""

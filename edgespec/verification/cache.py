@@ -288,6 +288,10 @@ class Heated:
         """Pass on."""
         self._drafter.learn(accepted, judged)
 
+    def learn_path(self, path: Int32Array, judged: int) -> None:
+        """Pass on."""
+        self._drafter.learn_path(path, judged)
+
     def learned(self) -> Learned:
         """Return what the drafter knows."""
         return self._drafter.learned()

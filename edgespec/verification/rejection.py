@@ -272,7 +272,7 @@ def _proposal(
     history = np.append(prefix.tokens, np.zeros(1, np.int32))
     drafter.rewind(0)
     drafter.begin(settings)
-    size, q = drafter.propose(history, length, fixed_budget(1))
+    size, q, _ = drafter.extend(history, length, fixed_budget(1), 0)
     drafter.rewind(0)
     if size > 0 and len(q) > 0:
         row = q[:1].copy()

@@ -159,6 +159,14 @@ class SimulatedDrafter:
     def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
         return self.extend(history, length, budget, 0)
 
+    def grows(self, budget: DraftBudget) -> bool:
+        return False
+
+    def propose_beside(
+        self, history: Int32Array, length: int, budget: DraftBudget, given: int
+    ) -> Proposal:
+        return self.extend(history, length, budget, given)
+
     def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
         self.stopping.begin(budget, length - 1 - self._cached, given)
         count = given

@@ -46,7 +46,7 @@ def propose(script, drafter, budget):
     history = np.full(32, -1, np.int32)
     history[: len(TEXT)] = TEXT
     forced = ForcedTokens(script, drafter)
-    size, q = forced.propose(history, len(TEXT), budget)
+    size, q, _ = forced.propose(history, len(TEXT), budget)
     return history[len(TEXT) : len(TEXT) + size].tolist(), forced.name, q
 
 

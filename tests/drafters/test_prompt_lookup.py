@@ -21,7 +21,7 @@ def _history(text, capacity=512):
 
 def proposed(drafter, text, limit=8):
     history = _history(text)
-    count, q = drafter.propose(history, len(text), fixed_budget(limit))
+    count, q, _ = drafter.propose(history, len(text), fixed_budget(limit))
     assert history[: len(text)].tolist() == list(text), "the committed text was changed"
     assert (history[len(text) + count :] == -1).all(), "written beyond the proposals"
     assert count <= limit

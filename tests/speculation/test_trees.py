@@ -203,9 +203,7 @@ def _count_texts(
             size = _draw_tree(
                 history, length, widths, kinds, q_rows, settings, draft, whole, support, mutant
             )
-            tree = DraftTree(
-                whole.tokens[:size], whole.parents[:size], whole.rows[:size], whole.q
-            )
+            tree = DraftTree(whole.tokens[:size], whole.parents[:size], whole.rows[:size], whole.q)
             for row in range(size + 1):
                 node, depth = row - 1, 0
                 while node >= 0:
@@ -216,12 +214,10 @@ def _count_texts(
                     history[length + i] = above[depth - 1 - i]
                 logits[row] = p_rows[state_of(history, length + depth)]
             rows = logits[: size + 1]
-            if mutant == RIGHT or mutant == CHOOSY:
+            if mutant in (RIGHT, CHOOSY):
                 a = verify_tree(rows, history, length, tree, settings, p, work, out, path)
             else:
-                a = _mutant_walk(
-                    rows, history, length, tree, settings, p, work, out, path, mutant
-                )
+                a = _mutant_walk(rows, history, length, tree, settings, p, work, out, path, mutant)
             for i in range(a + 1):
                 history[length + i] = out[i]
             lengths[a] += 1
