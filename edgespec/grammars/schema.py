@@ -26,6 +26,11 @@ _MAPS = ("properties", "patternProperties")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SINGLE = ("additionalProperties", "items", "additionalItems")
 _DEFINITIONS = ("$defs", "definitions")
+_BOUNDS = frozenset(
+    ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum", "const")
+)
+_LARGEST = 2**62
+"""Of an integer that has no bounds: small models would write digits for ever."""
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 
 _UNENFORCED = {
@@ -188,6 +193,8 @@ def _check(path: str, part: dict[str, Any]) -> None:
     for keyword in _COUNTS:
         if isinstance(count := part.get(keyword), float) and count.is_integer():
             part[keyword] = int(count)
+    if part.get("type") == "integer" and not part.keys() & _BOUNDS:
+        part |= {"minimum": -_LARGEST, "maximum": _LARGEST}
     if isinstance(name := part.get("format"), str) and name not in _FORMATS:
         if name in _OTHER_FORMATS and _may_be(part, "string"):
             raise GrammarError(f"the format {name} at {path} cannot be enforced: leave it out")

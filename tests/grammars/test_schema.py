@@ -237,6 +237,16 @@ def test_a_byte_order_mark_is_no_part_of_it(judge: Any) -> None:
     assert judge.accepts(grammar_from_schema('\ufeff{"enum":["a"]}'), '"a"')
 
 
+def test_an_integer_has_no_end_of_digits(judge: Any) -> None:
+    """Where the schema does not bound it, it fits into 64 bits, as parsers need it."""
+    free = grammar_from_schema(object_of(["a"], a={"type": "integer"}))
+    for number in (0, -7, 10**18, 2**62, -(2**62)):
+        assert judge.accepts(free, f'{{"a":{number}}}')
+    for number in (2**62 + 1, -(2**62) - 1, 10**25):
+        assert not judge.accepts(free, f'{{"a":{number}}}')
+    assert judge.accepts(grammar_from_schema({"type": "integer", "minimum": 1}), str(10**25))
+
+
 def test_pydantic_models(judge: Any) -> None:
     pydantic = pytest.importorskip("pydantic")
 
