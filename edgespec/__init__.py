@@ -49,11 +49,10 @@ if TYPE_CHECKING:
     from edgespec.drafters.earlier import EarlierTexts
     from edgespec.grammars import grammar_from_regex, grammar_from_schema
     from edgespec.registry.fetch import Progress
-    from edgespec.runtime.cycle import Origin, Statistics
+    from edgespec.runtime.cycle import Origin, Statistics, TokenLogprobs
     from edgespec.runtime.embedding import Embedder, load_embedder
     from edgespec.runtime.engine import Engine
     from edgespec.runtime.loading import LoadProgress
-    from edgespec.runtime.logprobs import TokenLogprobs
     from edgespec.runtime.options import EngineOptions
     from edgespec.runtime.session import Message, Session, Turn
     from edgespec.runtime.stream import GenerationLimits, Result, Stream, TokenChunk
@@ -75,7 +74,7 @@ _HOMES = {
     "Statistics": "edgespec.runtime.cycle",
     "Stream": "edgespec.runtime.stream",
     "TokenChunk": "edgespec.runtime.stream",
-    "TokenLogprobs": "edgespec.runtime.logprobs",
+    "TokenLogprobs": "edgespec.runtime.cycle",
     "Turn": "edgespec.runtime.session",
     "grammar_from_regex": "edgespec.grammars",
     "grammar_from_schema": "edgespec.grammars",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,16 +10,13 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import ByteArray, Float32Array, Int32Array
-from edgespec.backend.batch import Batch
 from edgespec.backend.branches import MOST_NODES, Branches
 from edgespec.backend.checkpoints import Checkpoints, WholeState, byte_pointer
-from edgespec.backend.interrupts import CancelFlag, beside
 from edgespec.backend.kernels import opened_device
-from edgespec.backend.lifetime import Closing
+from edgespec.backend.lifetime import CancelFlag, Closing, beside
 from edgespec.backend.model import Model
-from edgespec.backend.native import claim_process, lib, recent_errors
+from edgespec.backend.native import Batch, claim_process, lib, open_context, recent_errors
 from edgespec.errors import BackendError, CancelledError, ContextFullError, UsageError
-from edgespec.interrupts import held_interrupts
 
 __all__ = ["Context", "ContextOptions"]
 
@@ -456,18 +452,6 @@ def _open(model: Model, options: ContextOptions, cancel: CancelFlag, other: Cont
         parameters.ctx_other = other.pointer
     parameters.abort_callback = ctypes.cast(cancel.callback, lib.ggml_abort_callback)
     parameters.abort_callback_data = cancel.data
-    recent_errors()
-    pointer = None
-    try:
-        with contextlib.suppress(ValueError), held_interrupts():
-            pointer = lib.llama_init_from_model(model.pointer, parameters)
-    except BaseException:
-        if pointer:
-            lib.llama_free(pointer)
-        raise
-    if not pointer:
-        raise BackendError(
-            f"llama.cpp cannot open a context of {options.length} tokens for "
-            f"{model.path.name}: {recent_errors() or 'no reason given'}"
-        )
-    return pointer
+    return open_context(
+        model.pointer, parameters, f"a context of {options.length} tokens for {model.path.name}"
+    )

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from typing import Any
 
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.backend.batch import Batch
-from edgespec.backend.interrupts import CancelFlag, beside
-from edgespec.backend.lifetime import Closing
+from edgespec.backend.lifetime import CancelFlag, Closing, beside
 from edgespec.backend.model import Model
-from edgespec.backend.native import claim_process, lib, recent_errors
+from edgespec.backend.native import Batch, claim_process, lib, open_context, recent_errors
 from edgespec.errors import BackendError, CancelledError, ContextFullError
-from edgespec.interrupts import held_interrupts
 
 __all__ = ["POOLINGS", "EmbeddingContext"]
 
@@ -116,18 +112,8 @@ def _open(model: Model, pooling: str, length: int, threads: int, cancel: CancelF
     parameters.no_perf = True
     parameters.abort_callback = ctypes.cast(cancel.callback, lib.ggml_abort_callback)
     parameters.abort_callback_data = cancel.data
-    recent_errors()
-    pointer = None
-    try:
-        with contextlib.suppress(ValueError), held_interrupts():
-            pointer = lib.llama_init_from_model(model.pointer, parameters)
-    except BaseException:
-        if pointer:
-            lib.llama_free(pointer)
-        raise
-    if not pointer:
-        raise BackendError(
-            f"llama.cpp cannot open a context for embeddings of {length} tokens for "
-            f"{model.path.name}: {recent_errors() or 'no reason given'}"
-        )
-    return pointer
+    return open_context(
+        model.pointer,
+        parameters,
+        f"a context for embeddings of {length} tokens for {model.path.name}",
+    )

@@ -13,7 +13,7 @@ from edgespec.backend.native import claim_process, initialize, lib
 from edgespec.gguf.header import GGUFHeader, Tensor
 
 if TYPE_CHECKING:
-    from edgespec.kernels.timing import FormatTimes
+    from edgespec.kernels.check import FormatTimes
 
 __all__ = [
     "KernelStatus",
@@ -109,12 +109,12 @@ def kernel_status() -> KernelStatus:
 
 
 def opened_device() -> Any:
-    """The device that `kernel_status` opened; None if it cannot be used."""
+    """Return the device that `kernel_status` opened; None if it cannot be used."""
     return _opened.device
 
 
 def formats_of(header: GGUFHeader) -> frozenset[str]:
-    """Names of the types of those tensors that our kernels could multiply."""
+    """Return the names of the types of those tensors that our kernels could multiply."""
     from edgespec.kernels.formats import FORMATS
 
     return frozenset(
@@ -170,8 +170,8 @@ def time_formats(
     Args:
         seconds: for each format, about.
     """
+    from edgespec.kernels.check import time_format
     from edgespec.kernels.formats import FORMATS
-    from edgespec.kernels.timing import time_format
 
     wanted, times = set(formats), {}
     claim_process()
@@ -211,7 +211,7 @@ def _turn_off(reason: str) -> None:
 
 
 def _passes(kind: int) -> bool:
-    """Whether a format's kernels are right on this machine; those that are not stay unused."""
+    """Return whether a format's kernels are right on this machine; others stay unused."""
     from edgespec.kernels.check import check
     from edgespec.kernels.device import DeviceError
     from edgespec.kernels.formats import FORMATS
@@ -228,7 +228,7 @@ def _passes(kind: int) -> bool:
 
 
 def _check_layers() -> None:
-    """Whole layers are ours if what is in them is right on this machine."""
+    """Turn whole layers off unless what is in them is right on this machine."""
     from edgespec.kernels.check import check_attention, check_rows
     from edgespec.kernels.device import DeviceError
 
@@ -245,7 +245,7 @@ def _check_layers() -> None:
 
 
 def _attention(header: GGUFHeader, names: Iterable[str]) -> bool:
-    """Whether attention follows these weights, and needs nothing that ours cannot do."""
+    """Return whether attention follows these weights, and needs nothing that ours cannot do."""
     all_names = [tensor.name for tensor in header.tensors]
     queries = {name for name in all_names if _last_part(name) in _QUERIES}
     sinks = any(_last_part(name) == "attn_sinks" for name in all_names)
@@ -253,7 +253,7 @@ def _attention(header: GGUFHeader, names: Iterable[str]) -> bool:
 
 
 def _complete(header: GGUFHeader, names: Iterable[str]) -> bool:
-    """Whether all matrices of the file are these, but for embeddings, of which rows are read."""
+    """Return whether all matrices of the file are these, embeddings left out."""
     known = set(names)
     others = [t for t in header.tensors if len(t.shape) > 1 and t.name not in known]
     return all(_last_part(t.name) == _EMBEDDING and not _multiplied(header, t) for t in others)
@@ -270,13 +270,13 @@ def _multiplied(header: GGUFHeader, tensor: Tensor) -> bool:
 
 
 def _last_part(name: str) -> str:
-    """Of ``blk.3.ffn_up.weight``: ``ffn_up``; of what is no weight: nothing."""
+    """Return ``ffn_up`` of ``blk.3.ffn_up.weight``, and nothing of what is no weight."""
     stem, _, suffix = name.rpartition(".")
     return stem.rpartition(".")[2] if suffix == "weight" else ""
 
 
 def _pattern(names: Sequence[str], all_names: Sequence[str]) -> str:
-    """A regular expression that finds these names and no others of the file.
+    """Return a regular expression that finds these names and no others of the file.
 
     llama.cpp compiles it once for each tensor, so that layers are not listed where all are meant.
     """

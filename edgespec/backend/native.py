@@ -1,7 +1,8 @@
-"""The binding: imported once, initialized once, its chatter sent to `logging`; what it can do."""
+"""The binding: imported and initialized once, its messages logged; what it can do; its batches."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -12,17 +13,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import llama_cpp as lib
+import numpy as np
 
+from edgespec._types import AnyArray, Int32Array
 from edgespec.errors import BackendError, UsageError
+from edgespec.interrupts import held_interrupts
 
 __all__ = [
     "FINAL_TAP",
     "LAYER_TAPS",
+    "Batch",
     "Capabilities",
     "capabilities",
     "claim_process",
     "initialize",
     "lib",
+    "open_context",
     "recent_errors",
 ]
 
@@ -164,3 +170,68 @@ def capabilities() -> Capabilities:
 def _exports(symbols: tuple[str, ...]) -> bool:
     native = lib.llama_cpp._lib
     return all(hasattr(native, symbol) for symbol in symbols)
+
+
+class Batch:
+    """A llama_batch over fixed arrays, filled in place for every evaluation."""
+
+    def __init__(self, capacity: int) -> None:
+        self._tokens = np.zeros(capacity, np.int32)
+        self._positions = np.zeros(capacity, np.int32)
+        self._outputs = np.zeros(capacity, np.int8)
+        self._counts = np.ones(capacity, np.int32)
+        sequence = np.zeros(1, np.int32)
+        self._sequence = sequence
+        self._sequences = np.full(capacity, sequence.ctypes.data, np.uint64)
+        self._steps = np.arange(capacity, dtype=np.int32)
+        self._native = lib.llama_batch(
+            n_tokens=0,
+            token=_pointer(self._tokens, lib.llama_token),
+            embd=None,
+            pos=_pointer(self._positions, lib.llama_pos),
+            n_seq_id=_pointer(self._counts, ctypes.c_int32),
+            seq_id=ctypes.cast(
+                self._sequences.ctypes.data,
+                ctypes.POINTER(ctypes.POINTER(lib.llama_seq_id)),
+            ),
+            logits=_pointer(self._outputs, ctypes.c_int8),
+        )
+
+    def fill(self, tokens: Int32Array, start: int, outputs: int) -> Any:
+        """Set a chain of tokens at positions start.., with logits for the last `outputs`."""
+        count = len(tokens)
+        self._native.n_tokens = count
+        self._tokens[:count] = tokens
+        np.add(self._steps[:count], start, out=self._positions[:count])
+        self._outputs[:count] = 0
+        self._outputs[count - outputs : count] = 1
+        return self._native
+
+
+def _pointer(array: AnyArray, kind: Any) -> Any:
+    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
+
+
+def open_context(model: Any, parameters: Any, what: str) -> Any:
+    """Open a context of a loaded model; return its pointer.
+
+    Args:
+        model: its pointer.
+        parameters: a llama_context_params.
+        what: names the context in an error.
+
+    Raises:
+        BackendError: llama.cpp cannot open it.
+    """
+    recent_errors()
+    pointer = None
+    try:
+        with contextlib.suppress(ValueError), held_interrupts():
+            pointer = lib.llama_init_from_model(model, parameters)
+    except BaseException:
+        if pointer:
+            lib.llama_free(pointer)
+        raise
+    if not pointer:
+        raise BackendError(f"llama.cpp cannot open {what}: {recent_errors() or 'no reason given'}")
+    return pointer

@@ -67,7 +67,7 @@ class CostTable(NamedTuple):
         return int(self.seconds.shape[1]) - 1
 
     def corrections(self) -> dict[str, Any]:
-        """What use has corrected the measurement by, as JSON."""
+        """Return what use has corrected the measurement by, as JSON."""
         return {"drift": float(self.drift[0]), "shape": self.shape.round(4).tolist()}
 
 

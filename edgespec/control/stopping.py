@@ -58,7 +58,7 @@ def _learn(
     accepted: int,
     judged: int,
 ) -> None:
-    """The proposals from `first` on were this drafter's; the first rejected one ends the block.
+    """Learn from the proposals from `first` on; the first rejected one ends the block.
 
     What was drafted behind it is no part of the text and teaches nothing.
     """
@@ -127,7 +127,7 @@ class DraftStopping:
             self._minimum = min(_TRY, budget.limit)
 
     def _may_try(self, budget: DraftBudget, missing: int) -> bool:
-        """Whether there is time to spare for finding out if drafting pays by now."""
+        """Return whether there is time to spare for finding out if drafting pays by now."""
         tried = min(_TRY, budget.limit)
         cost = missing * self.reading_s + tried * self.step_s
         cost += float(budget.cycle_s[tried] - budget.cycle_s[0])
@@ -139,7 +139,7 @@ class DraftStopping:
         return length > 0
 
     def another(self) -> bool:
-        """Whether one more token is worth drafting."""
+        """Return whether one more token is worth drafting."""
         if self._drafted < self._minimum:
             return True
         if self._drafted >= self._budget.limit or self._budget.fixed:
@@ -209,6 +209,6 @@ class DraftStopping:
 
 
 def _toward(old: float, new: float) -> float:
-    """A moving average that one outlier does not throw off."""
+    """Return a moving average that one outlier does not throw off."""
     bounded = min(max(new, old / _MOST_CHANGE), old * _MOST_CHANGE)
     return old + _LEARNING * (bounded - old)

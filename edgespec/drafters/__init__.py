@@ -1,27 +1,24 @@
 """Drafters: whatever proposes tokens cheaply, behind one small protocol.
 
-Read `protocol` first. `prompt_lookup` copies from the text (its index is `automaton`, its
-`experience` tells how far) and from `earlier` ones; `recycle` follows what the target found likely
-before; `model` (EAGLE-3 heads too) and `cross_vocabulary` draft with a model, `stepping` being what
-they share and `vocabulary_bridge` what lies between two tokenizers; `trees` lets them propose
-trees, which are `growing` as far as they pay; `composed` joins prompt lookup with one of them;
-`forced` adds what a grammar makes likely.
+Read `protocol` first. `prompt_lookup` copies from the text (its index is `automaton`) and from
+`earlier` ones; `recycle` follows what the target found likely before; `model` (EAGLE-3 heads too)
+and `cross_vocabulary` draft with a model, and share `stepping`; `trees` lets them propose trees,
+which are `growing` as far as they pay; `composed` joins prompt lookup with one of them, and adds
+what a grammar makes likely.
 """
 
 import importlib
 import warnings
 from typing import Any
 
-from edgespec.drafters.composed import ComposedDrafter
-from edgespec.drafters.cross_vocabulary import CrossVocabularyDrafter
+from edgespec.drafters.composed import ComposedDrafter, ForcedTokens
+from edgespec.drafters.cross_vocabulary import CrossVocabularyDrafter, SharedTokens, share_tokens
 from edgespec.drafters.earlier import EarlierTexts
-from edgespec.drafters.forced import ForcedTokens
 from edgespec.drafters.model import EagleDrafter, ModelDrafter, ReducedDrafter
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import DETERMINISTIC, Drafter, Learned, NoDrafter, Proposal
 from edgespec.drafters.recycle import RecycleDrafter
 from edgespec.drafters.stepping import ContextDrafter
-from edgespec.drafters.vocabulary_bridge import SharedTokens, share_tokens
 
 __all__ = [
     "DETERMINISTIC",

@@ -73,7 +73,7 @@ def reset(automaton: SuffixAutomaton) -> None:
 
 @kernel
 def _slot(automaton: SuffixAutomaton, state: int, token: int) -> np.uint64:
-    """Where the edge (state, token) is or would be in the hash table."""
+    """Return where the edge (state, token) is or would be in the hash table."""
     mask = np.uint64(len(automaton.table) - 1)
     key = np.uint64(state) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(token)
     slot: np.uint64 = ((key ^ (key >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)) >> np.uint64(

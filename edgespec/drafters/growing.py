@@ -195,7 +195,7 @@ def _hope(tree: GrownTree, node: int, chance: float) -> float:
 
 @kernel
 def worth_beginning(tree: GrownTree, budget: DraftBudget, chance: float, first_s: float) -> bool:
-    """Whether to ask the draft at all, beside what was copied."""
+    """Return whether to ask the draft at all, beside what was copied."""
     count = tree.size[0]
     hoped = np.empty(count + 1)
     hoped[:count] = tree.values[:count]

@@ -40,11 +40,11 @@ class ModelDrafter(TreeDrafter):
         super().__init__(context, target_vocabulary, width, longest, stopping, ids)
 
     def missing(self, length: int) -> int:
-        """Tokens that its cache lacks, but for the last."""
+        """Return the tokens that its cache lacks, but for the last."""
         return length - 1 - self.context.length
 
     def usable(self, history: Int32Array, length: int, given: int) -> bool:
-        """A padding token of the target's has no meaning in the draft: no way past it."""
+        """Refuse a padding token of the target's: it has no meaning in the draft."""
         unread = history[self.context.length : length + given]
         return int(unread.max(initial=0)) < self._width
 
@@ -96,11 +96,11 @@ class ReducedDrafter(SteppingDrafter):
         self._logits: Float32Array = np.full(target_vocabulary, -np.inf, np.float32)
 
     def missing(self, length: int) -> int:
-        """Tokens that its cache lacks, but for the last."""
+        """Return the tokens that its cache lacks, but for the last."""
         return length - 1 - self.context.length
 
     def usable(self, history: Int32Array, length: int, given: int) -> bool:
-        """Always: whatever it does not know it reads as its unknown token."""
+        """Say yes: whatever it does not know it reads as its unknown token."""
         return True
 
     def read(self, history: Int32Array, length: int, drafted: int) -> tuple[int, Float32Array]:
@@ -160,11 +160,11 @@ class EagleDrafter(TreeDrafter):
         self._states: Float32Array = np.zeros((MOST_NODES + 1, width), np.float32)
 
     def missing(self, length: int) -> int:
-        """Entries that its cache lacks, but for the last."""
+        """Return the entries that its cache lacks, but for the last."""
         return max(0, length - 2 - self.context.length)
 
     def usable(self, history: Int32Array, length: int, given: int) -> bool:
-        """Not behind another drafter's proposals: the target has no features of them yet."""
+        """Refuse another drafter's proposals: the target has no features of them yet."""
         unread = history[self.context.length + 1 : length]
         known = int(unread.max(initial=0)) < self._width
         return known and given == 0 and 2 <= length <= self._features.length + 1

@@ -22,8 +22,8 @@ from edgespec.drafters.automaton import (
     match,
     reset,
 )
-from edgespec.drafters.earlier import EarlierTexts
-from edgespec.drafters.experience import (
+from edgespec.drafters.earlier import (
+    EarlierTexts,
     Experience,
     believe,
     credibility,

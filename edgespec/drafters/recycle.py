@@ -73,7 +73,7 @@ def _find(known: Successors, before: int, last: int) -> tuple[int, int, int]:
 
 @kernel
 def _rate(known: Successors, kind: int, margin: int) -> float:
-    """Posterior mean that such a successor is right."""
+    """Return the posterior mean that such a successor is right."""
     hits = known.hits[kind, margin] + _PRIOR * _PRIOR_RATES[kind, margin]
     return float(hits / (known.trials[kind, margin] + _PRIOR))
 

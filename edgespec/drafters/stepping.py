@@ -185,7 +185,7 @@ class SteppingDrafter(ContextDrafter, ABC):
 
     @abstractmethod
     def usable(self, history: Int32Array, length: int, given: int) -> bool:
-        """Whether it can continue ``history[:length + given]``, the last `given` proposals."""
+        """Return whether it can continue ``history[:length + given]``, `given` being proposals."""
 
     @abstractmethod
     def read(self, history: Int32Array, length: int, drafted: int) -> tuple[int, Float32Array]:

@@ -95,7 +95,7 @@ class TreeDrafter(SteppingDrafter):
         """Drop what `expand` evaluated; the text has `length` tokens."""
 
     def grows(self, budget: DraftBudget) -> bool:
-        """Whether a tree is grown with what this budget allows."""
+        """Return whether a tree is grown with what this budget allows."""
         return self.shape == GROWN and not budget.fixed
 
     def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
@@ -138,7 +138,7 @@ class TreeDrafter(SteppingDrafter):
         return Proposal(self._size, tree=tree) if self._size else Proposal(0)
 
     def _begins(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> bool:
-        """Whether the draft is asked at all."""
+        """Return whether the draft is asked at all."""
         if budget.limit == 0 or not self.usable(history, length, 0):
             return False
         missing = self.missing(length)

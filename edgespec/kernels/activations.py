@@ -87,14 +87,14 @@ LARGE_RECORD = Record(256, 256, None, {128: 320, 32: 352, 4: 416}, {32: (264, 27
 
 
 def form_of(format: Format) -> int:
-    """What a format is multiplied by."""
+    """Return what a format is multiplied by."""
     if format.weights == 1:
         return FLOATS
     return LARGE if format.weights == LARGE_BLOCK else SMALL
 
 
 def record_of(format: Format) -> Record:
-    """The records that a format is multiplied by; not for 16-bit weights."""
+    """Return the records that a format is multiplied by; not for 16-bit weights."""
     return LARGE_RECORD if form_of(format) == LARGE else SMALL_RECORD
 
 
@@ -132,7 +132,7 @@ def _values(b: Builder, source: Value, part: Value) -> Value:
 
 
 def _largest(b: Builder, source: Value, block: int) -> Value:
-    """Bits of the largest absolute value."""
+    """Return the bits of the largest absolute value."""
     integers = vector(I32, BLOCK)
 
     def part(number: Value, most: list[Value]) -> list[Value]:
@@ -145,7 +145,7 @@ def _largest(b: Builder, source: Value, block: int) -> Value:
 
 
 def _scale(b: Builder, largest: Value) -> tuple[Value, Value, Value]:
-    """Whether values are neither all tiny nor one is not finite; the scale; its inverse."""
+    """Return whether values are neither all tiny nor one is not finite; the scale; its inverse."""
     finite = b.icmp_unsigned("<", largest, I32(_INFINITE))
     usable = b.and_(finite, b.icmp_unsigned(">", largest, I32(_LEAST)))
     most = b.bitcast(largest, F32)

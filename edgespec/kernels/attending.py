@@ -44,7 +44,7 @@ _MOST_RECORDS = 1 << 24
 
 @native
 def supports_attention(table: int, node: int) -> bool:
-    """Whether a FLASH_ATTN_EXT node is of the common kind."""
+    """Return whether a FLASH_ATTN_EXT node is of the common kind."""
     q, k = load64(node + ggml.SOURCES), load64(node + ggml.SOURCES + 8)
     v = load64(node + ggml.SOURCES + 16)
     mask, sinks = load64(node + ggml.SOURCES + 24), load64(node + ggml.SOURCES + 32)
@@ -71,7 +71,7 @@ def supports_attention(table: int, node: int) -> bool:
 
 @native
 def _fits(kind: int, cache: int) -> bool:
-    """Whether rows of keys or values have a width that the kernels read, and no gaps."""
+    """Return whether rows of keys or values have a width that the kernels read, and no gaps."""
     width, stride = load64(cache + ggml.SIZES), load64(cache + ggml.STRIDES)
     if kind == ggml.Q8_0:
         whole = width % 32 == 0 and stride == 34
@@ -84,7 +84,7 @@ def _fits(kind: int, cache: int) -> bool:
 
 @native
 def attend(state: int, node: int) -> bool:
-    """FLASH_ATTN_EXT; False if memory is lacking."""
+    """Compute FLASH_ATTN_EXT; return False if memory is lacking."""
     flush(state)
     store64(state + 8 * tables.INPUT, 0)
     table, work = load64(state + 8 * tables.TABLE), state + 8 * tables.ATTENTION
@@ -142,7 +142,7 @@ def _record_bytes(width: int) -> int:
 
 @native
 def _scratch_bytes(key_width: int, value_width: int, pairs: int) -> int:
-    """Of a thread: addresses, a unit's records and those of one block, unpacked rows, weights."""
+    """Return a thread's bytes: addresses, records of a unit and a block, rows, weights."""
     record = _record_bytes(value_width)
     widest = max(key_width, record // 4)
     return 16 * pairs + 64 + 2 * pairs * record + 4 * KEYS * (widest + pairs) + 64
@@ -158,7 +158,7 @@ def _units(work: int) -> int:
 
 @native
 def _pairs_of(work: int, unit: int) -> int:
-    """Pairs of queries and heads: the last tile may have fewer."""
+    """Return the pairs of queries and heads; the last tile may have fewer."""
     node, tile = load64(work + 8 * tables.NODE), load64(work + 8 * tables.TILE)
     queries = load64(load64(node + ggml.SOURCES) + ggml.SIZES + 8)
     first = unit % load64(work + 8 * tables.TILES) * tile
@@ -167,7 +167,7 @@ def _pairs_of(work: int, unit: int) -> int:
 
 @native
 def attend_units(state: int) -> None:
-    """A thread's share of an attention node."""
+    """Do a thread's share of an attention node."""
     work = state + 8 * tables.ATTENTION
     worker = add_atomically(work + 8 * tables.WORKERS, 1)
     scratch = load64(work + 8 * tables.SCRATCH) + worker * load64(work + 8 * tables.SCRATCH_SIZE)
@@ -205,7 +205,7 @@ def _ask_first(state: int, worker: int) -> None:
 
 @native
 def _attend_shared(state: int, unit: int, block: int, scratch: int) -> None:
-    """One block of a unit; its records are kept for `_merge_unit`."""
+    """Return one block of a unit; its records are kept for `_merge_unit`."""
     work = state + 8 * tables.ATTENTION
     pairs = _pairs_of(work, unit)
     free = _addresses(work, unit, block, scratch)
@@ -214,7 +214,7 @@ def _attend_shared(state: int, unit: int, block: int, scratch: int) -> None:
 
 @native
 def _shared_record(work: int, unit: int, block: int) -> int:
-    """Where the first record of a block begins."""
+    """Return where the first record of a block begins."""
     most = load64(work + 8 * tables.TILE) * load64(work + 8 * tables.GROUP)
     number = (unit * load64(work + 8 * tables.BLOCKS) + block) * most
     return load64(work + 8 * tables.RECORDS) + number * load64(work + 8 * tables.RECORD_SIZE)
@@ -222,7 +222,7 @@ def _shared_record(work: int, unit: int, block: int) -> int:
 
 @native
 def _attend_whole(state: int, unit: int, scratch: int) -> None:
-    """All blocks of a unit, merged one after the other."""
+    """Attend to all blocks of a unit, merged one after the other."""
     work = state + 8 * tables.ATTENTION
     table, record = load64(state + 8 * tables.TABLE), load64(work + 8 * tables.RECORD_SIZE)
     width = load64(load64(work + 8 * tables.NODE) + ggml.SIZES)
@@ -267,7 +267,7 @@ def _addresses(work: int, unit: int, block: int, scratch: int) -> int:
 
 @native
 def _mask_row(work: int, query: int) -> int:
-    """Whose row of the mask a query has."""
+    """Return whose row of the mask a query has."""
     tree = load64(work + 8 * tables.BRANCHES)
     return load64(tree + 8 * (tables.TREE_ROWS + query)) if tree else query
 
@@ -342,7 +342,7 @@ def _attend_block(
 def _attend_branches(
     work: int, unit: int, block: int, addresses: int, records: int, scratch: int, pairs: int
 ) -> None:
-    """A block in which queries of a tree see different cells: one query after the other."""
+    """Attend to a block whose queries, of a tree, see different cells: one by one."""
     node, group = load64(work + 8 * tables.NODE), load64(work + 8 * tables.GROUP)
     k, v = load64(node + ggml.SOURCES + 8), load64(node + ggml.SOURCES + 16)
     first, last = BLOCK * block, load64(k + ggml.SIZES + 8)
@@ -384,7 +384,7 @@ def _attend_branches(
 
 @native
 def _row_bytes(cache: int) -> int:
-    """Of one head's keys or values."""
+    """Return the bytes of one head's keys or values."""
     width, kind = load64(cache + ggml.SIZES), load32(cache + ggml.TYPE)
     if kind == ggml.Q8_0:
         return width // 32 * 34
@@ -430,7 +430,7 @@ def _limit_mask(work: int, row: int, first: int, keys: int, token: int, target: 
 
 @native
 def _rows(cache: int, work: int, unit: int, first: int) -> int:
-    """Where the rows of a unit's head begin."""
+    """Return where the rows of a unit's head begin."""
     address = load64(cache + ggml.DATA) + first * load64(cache + ggml.STRIDES + 8)
     address += _shared_head(work, unit) * load64(cache + ggml.STRIDES + 16)
     return address + _batch(work, unit) * load64(cache + ggml.STRIDES + 24)
@@ -438,7 +438,7 @@ def _rows(cache: int, work: int, unit: int, first: int) -> int:
 
 @native
 def _block_share(cache: int, work: int, unit: int, first: int) -> int:
-    """Where the unit's share of a block's rows begins, if units share whole rows."""
+    """Return where the unit's share of a block's rows begins, if units share whole rows."""
     stride = load64(cache + ggml.STRIDES + 8)
     share = unit * (BLOCK * stride // _units(work))
     return load64(cache + ggml.DATA) + first * stride + share
@@ -446,7 +446,7 @@ def _block_share(cache: int, work: int, unit: int, first: int) -> int:
 
 @native
 def _output(work: int, unit: int, pair: int) -> int:
-    """Where the result of a pair goes: heads of a query lie side by side."""
+    """Return where the result of a pair goes: heads of a query lie side by side."""
     node = load64(work + 8 * tables.NODE)
     address = load64(node + ggml.DATA) + _head(work, unit, pair) * load64(node + ggml.STRIDES + 8)
     address += _query(work, unit, pair) * load64(node + ggml.STRIDES + 16)

@@ -23,6 +23,7 @@ from edgespec.kernels.emit import (
     I16,
     I32,
     I64,
+    LINE,
     POINTER,
     VOID,
     Builder,
@@ -31,7 +32,7 @@ from edgespec.kernels.emit import (
     vector,
 )
 from edgespec.kernels.isa import InstructionSet
-from edgespec.kernels.vectors import (
+from edgespec.kernels.rows import (
     FLOATS,
     INTEGERS,
     LANES,
@@ -62,7 +63,6 @@ CHUNK = 64
 RECORD_HEAD = 64
 """Bytes of a record before its values: float largest, sum, and the factor of the last change."""
 
-_LINE = 64
 _LARGEST, _SUM, _FACTOR = 0, 4, 8
 _LOWEST = -3e38
 _MASKED = 0xFC00  # float16 of -inf
@@ -185,11 +185,11 @@ class _Rows(NamedTuple):
     stride: Value
 
     def row(self, b: Builder, index: Value) -> Value:
-        """The address of a row."""
+        """Return the address of a row."""
         return b.gep(self.first, [b.mul(index, self.stride)])
 
     def eight(self, b: Builder, row: Value, column: Value) -> Value:
-        """Eight of its numbers: <8 x float>."""
+        """Return eight of its numbers: <8 x float>."""
         return _eight(b, self.kind, row, column)
 
 
@@ -212,7 +212,7 @@ def _value_at(b: Builder, index: Value) -> Value:
 
 
 def _any_live(b: Builder, masks: Value, count: Value, first: Value) -> Value:
-    """Whether some pair sees one of the next keys: an i1."""
+    """Return whether some pair sees one of the next keys: an i1."""
     halves, bit = vector(I16, KEYS), ir.IntType(1)
 
     def pair(index: Value, live: list[Value]) -> list[Value]:
@@ -250,7 +250,7 @@ def _ask_row(b: Builder, start: Value, size: Value) -> None:
         b.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(2), I32(1))
         return []
 
-    b.loop(I64(0), size, _LINE, [], line)
+    b.loop(I64(0), size, LINE, [], line)
 
 
 def _emit_ask(module: ir.Module) -> None:
@@ -289,7 +289,7 @@ def _unpack(
 
 
 def _eight(b: Builder, kind: str, start: Value, column: Value) -> Value:
-    """Eight numbers of a cache's row: <8 x float>."""
+    """Return eight numbers of a cache's row: <8 x float>."""
     if kind == "F32":
         return b.load_at(start, b.mul(column, I64(4)), FLOATS)
     if kind == "F16":

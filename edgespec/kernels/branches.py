@@ -30,7 +30,7 @@ def prepare_tree(state: int, graph: int) -> None:
 
 @native
 def _set_positions(tree: int, positions: int) -> None:
-    """Llama.cpp was told those of a chain."""
+    """Set a tree's positions; llama.cpp was told those of a chain."""
     count, base = load64(tree + 8 * tables.TREE_COUNT), load64(tree + 8 * tables.TREE_BASE)
     if load64(tree + 8 * tables.TREE_MOVED) == 0 or load64(positions + ggml.SIZES) != count:
         return
@@ -41,7 +41,7 @@ def _set_positions(tree: int, positions: int) -> None:
 
 @native
 def path_cell(tree: int, token: int, depth: int) -> int:
-    """The cell of a token's path at this depth."""
+    """Return the cell of a token's path at this depth."""
     return load64(tree + 8 * (tables.TREE_PATHS + tables.MOST_NODES * token + depth))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from edgespec.kernels import ggml, tables
 from edgespec.kernels.attending import attend, supports_attention
 from edgespec.kernels.branches import prepare_tree
+from edgespec.kernels.formats import group_bytes, pack_row, packed_bytes, row_bytes, unpack_row
 from edgespec.kernels.layers import compute_rows, supports_rows
 from edgespec.kernels.multiplying import (
     flush,
@@ -30,7 +31,6 @@ from edgespec.kernels.native import (
     store8,
     store64,
 )
-from edgespec.kernels.packing import group_bytes, pack_row, packed_bytes, row_bytes, unpack_row
 
 # -- buffers of weights ---------------------------------------------------------------------------
 
@@ -42,20 +42,20 @@ def _table_of_buffer(buffer: int) -> int:
 
 @native
 def free_buffer(buffer: int) -> None:
-    """The memory of a buffer, not the buffer."""
+    """Free the memory of a buffer, not the buffer."""
     free = load64(_table_of_buffer(buffer) + 8 * tables.FREE)
     call(free, load64(buffer + ggml.BUFFER_BASE))
 
 
 @native
 def buffer_base(buffer: int) -> int:
-    """Where its memory begins."""
+    """Return where its memory begins."""
     return load64(buffer + ggml.BUFFER_BASE)
 
 
 @native
 def clear_buffer(buffer: int, value: int) -> None:
-    """Nothing: every byte that is read is written by `set_tensor` before."""
+    """Do nothing: every byte that is read is written by `set_tensor` before."""
 
 
 @native
@@ -65,7 +65,7 @@ def _plain_bytes(tensor: int) -> int:
 
 @native
 def alloc_size(buffer_type: int, tensor: int) -> int:
-    """Bytes of a tensor when packed."""
+    """Return the bytes of a tensor when packed."""
     table = load64(buffer_type + ggml.TYPE_CONTEXT)
     row = format_row(table, load32(tensor + ggml.TYPE))
     if row == 0:
@@ -81,7 +81,7 @@ _TABLE, _TENSOR, _PLAIN, _NEXT = 0, 1, 2, 8
 
 @native
 def _group_of(table: int, tensor: int, number: int) -> int:
-    """The group that a row belongs to. Rows are counted through matrices."""
+    """Return the group that a row belongs to. Rows are counted through matrices."""
     rows = load64(table + 8 * tables.ROWS)
     row = format_row(table, load32(tensor + ggml.TYPE))
     width, height = load64(tensor + ggml.SIZES), load64(tensor + ggml.SIZES + 8)
@@ -107,7 +107,7 @@ def _set_rows(table: int, tensor: int, plain: int, first: int, last: int) -> Non
 
 @native
 def pack_part(task: int) -> None:
-    """A thread's share of packing: groups of rows, taken one after the other."""
+    """Do a thread's share of packing: groups of rows, taken one after the other."""
     table, tensor = load64(task + 8 * _TABLE), load64(task + 8 * _TENSOR)
     height = load64(tensor + ggml.SIZES + 8)
     matrices = load64(tensor + ggml.SIZES + 16) * load64(tensor + ggml.SIZES + 24)
@@ -198,19 +198,19 @@ _STEPS_TO_WEIGHTS = 16
 
 @native
 def alignment(buffer_type: int) -> int:
-    """Bytes."""
+    """Return it, in bytes."""
     return 64
 
 
 @native
 def is_host(buffer_type: int) -> Bool:
-    """No: llama.cpp must not take packed bytes for weights."""
+    """Say no: llama.cpp must not take packed bytes for weights."""
     return 0
 
 
 @native
 def _ours(table: int, tensor: int) -> bool:
-    """Whether a tensor lies packed in one of our buffers."""
+    """Return whether a tensor lies packed in one of our buffers."""
     if load64(tensor + ggml.VIEWED) or load32(tensor + ggml.OPERATION):
         return False
     buffer = load64(tensor + ggml.BUFFER)
@@ -221,19 +221,19 @@ def _ours(table: int, tensor: int) -> bool:
 
 @native
 def _floats(tensor: int) -> bool:
-    """Whether a tensor's columns are float32 without gaps."""
+    """Return whether a tensor's columns are float32 without gaps."""
     return load32(tensor + ggml.TYPE) == ggml.F32 and load64(tensor + ggml.STRIDES) == 4
 
 
 @native
 def _single(tensor: int) -> bool:
-    """Whether a tensor is no more than a matrix."""
+    """Return whether a tensor is no more than a matrix."""
     return load64(tensor + ggml.SIZES + 16) * load64(tensor + ggml.SIZES + 24) == 1
 
 
 @native
 def _does_nothing(table: int, operation: int) -> bool:
-    """Whether a node only names memory. ggml ends the process if those of ours are refused."""
+    """Return whether a node only names memory: ggml ends the process if ours is refused."""
     return (
         operation == load64(table + 8 * tables.NONE)
         or operation == load64(table + 8 * tables.RESHAPE)
@@ -245,7 +245,7 @@ def _does_nothing(table: int, operation: int) -> bool:
 
 @native
 def supports(device: int, node: int) -> Bool:
-    """Whether a node of a graph can be computed here."""
+    """Return whether a node of a graph can be computed here."""
     table = load64(device + ggml.DEVICE_CONTEXT)
     operation = load32(node + ggml.OPERATION)
     if _does_nothing(table, operation):
@@ -270,7 +270,7 @@ def supports(device: int, node: int) -> Bool:
 
 @native
 def _asked_by_us(table: int, node: int) -> bool:
-    """Whether queries come from weights of ours: other models' attention is llama.cpp's."""
+    """Return whether queries come from weights of ours: other models' attention is llama.cpp's."""
     tensor = load64(node + ggml.SOURCES)
     for _ in range(_STEPS_TO_WEIGHTS):
         if tensor == 0:
@@ -283,7 +283,7 @@ def _asked_by_us(table: int, node: int) -> bool:
 
 @native
 def supports_buffer_type(device: int, buffer_type: int) -> Bool:
-    """Whether tensors of this type can be read here: ours, and those in host memory."""
+    """Return whether tensors of this type can be read here: ours, and those in host memory."""
     if buffer_type == load64(load64(device + ggml.DEVICE_CONTEXT) + 8 * tables.BUFFER_TYPE):
         return 1
     is_host = load64(buffer_type + ggml.TYPE_IS_HOST)
@@ -292,7 +292,7 @@ def supports_buffer_type(device: int, buffer_type: int) -> Bool:
 
 @native
 def _empty(node: int) -> bool:
-    """Whether a node has nothing to compute: no logits are wanted."""
+    """Return whether a node has nothing to compute: no logits are wanted."""
     area = load64(node + ggml.SIZES) * load64(node + ggml.SIZES + 8)
     return area * load64(node + ggml.SIZES + 16) * load64(node + ggml.SIZES + 24) == 0
 
@@ -330,19 +330,19 @@ def compute(backend: int, graph: int) -> Int32:
 
 @native
 def quantize_part(state: int) -> None:
-    """What a thread does when activations are rounded."""
+    """Do what a thread does when activations are rounded."""
     quantize_chunks(state)
 
 
 @native
 def multiply_part(state: int) -> None:
-    """What a thread does when jobs are done."""
+    """Do what a thread does when jobs are done."""
     multiply_chunks(state)
 
 
 @native
 def free_backend(backend: int) -> None:
-    """Of a context that is closed."""
+    """Free what belongs to a context that is closed."""
     state = load64(backend + ggml.BACKEND_CONTEXT)
     free = load64(load64(state + 8 * tables.TABLE) + 8 * tables.FREE)
     if load64(state + 8 * tables.ARENA):
@@ -355,14 +355,14 @@ def free_backend(backend: int) -> None:
 
 @native
 def set_threads(backend: int, threads: Int32) -> None:
-    """llama.cpp tells how many before every evaluation."""
+    """Note how many; llama.cpp says so before every evaluation."""
     state = load64(backend + ggml.BACKEND_CONTEXT)
     store64(state + 8 * tables.THREADS, max(1, threads))
 
 
 @native
 def set_abort(backend: int, callback: int, data: int) -> None:
-    """What to ask whether to go on."""
+    """Note what to ask whether to continue."""
     state = load64(backend + ggml.BACKEND_CONTEXT)
     store64(state + 8 * tables.ABORT, callback)
     store64(state + 8 * tables.ABORT_DATA, data)

@@ -1,8 +1,11 @@
-"""Whether a format's kernels give what NumPy gives, asked through ggml before their first use."""
+"""Try a format's kernels through ggml: do they give what NumPy gives, and how fast are they?"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import numpy as np
 from gguf import GGMLQuantizationType, quants
@@ -13,9 +16,16 @@ from edgespec.kernels.activations import record_of
 from edgespec.kernels.device import Device, DeviceError
 from edgespec.kernels.formats import Format
 from edgespec.kernels.gemm import is_float
-from edgespec.kernels.operations import Attention, Backend, Node, Operation
+from edgespec.kernels.operations import (
+    Attention,
+    Backend,
+    Node,
+    Operation,
+    cpu_device,
+    repacking_buffers,
+)
 
-__all__ = ["check", "check_attention", "check_rows", "sample_weights"]
+__all__ = ["FormatTimes", "check", "check_attention", "check_rows", "sample_weights", "time_format"]
 
 _WIDTH, _HEIGHT, _COLUMNS = 256, 21, 7
 _TOLERANCE = 1e-5
@@ -23,7 +33,7 @@ _TOLERANCE = 1e-5
 
 
 def sample_weights(format: Format, height: int, width: int, seed: int) -> ByteArray:
-    """Random weights with scales of an ordinary size: uint8 (height, bytes of a row)."""
+    """Return random weights with scales of an ordinary size: uint8 (height, bytes of a row)."""
     random = np.random.default_rng(seed)
     if is_float(format):
         values = random.standard_normal((height, width)).astype(np.float32)
@@ -67,7 +77,7 @@ def check(device: Device, library: Any, format: Format) -> None:
 
 
 def _expected(format: Format, weights: ByteArray, x: Float32Array) -> Any:
-    """Float64 products of dequantized weights and activations rounded to 8 bits."""
+    """Return float64 products of dequantized weights and activations rounded to 8 bits."""
     matrix = quants.dequantize(weights, GGMLQuantizationType(format.type)).astype(np.float64)
     if is_float(format):
         return x.astype(np.float64) @ matrix.T
@@ -157,3 +167,57 @@ def check_rows(device: Device, library: Any) -> None:
     finally:
         node.close()
         backend.close()
+
+
+class FormatTimes(NamedTuple):
+    """Seconds of a multiplication, by columns.
+
+    Attributes:
+        ours: by our kernels.
+        theirs: by the faster of llama.cpp's, with weights as in the file or rearranged.
+    """
+
+    ours: dict[int, float]
+    theirs: dict[int, float]
+
+
+def time_format(
+    device: Device,
+    library: Any,
+    format: Format,
+    *,
+    threads: int,
+    columns: Sequence[int],
+    width: int = 2048,
+    height: int = 2048,
+    seconds: float,
+) -> FormatTimes:
+    """Multiply random weights, the rivals taking turns; the best of all rounds counts.
+
+    Args:
+        seconds: after which no round is begun but the first two.
+
+    Weights are far larger than one core's caches but not than the last level's: enough to tell
+    which kernels are faster, in a fraction of a second.
+    """
+    weights = sample_weights(format, height, width, 1)[None]
+    x = np.random.default_rng(2).standard_normal((max(columns), width)).astype(np.float32)
+    with ExitStack() as stack:
+        ours = stack.enter_context(closing(Backend(library, device.address, threads)))
+        cpu = stack.enter_context(closing(Backend(library, cpu_device(library), threads)))
+        rearranged = repacking_buffers(library, format.type, width, height)
+        places = [(ours, device.buffer_type), *((cpu, place) for place in (None, *rearranged))]
+        rivals = [
+            stack.enter_context(closing(Operation(backend, place, format.type, weights, width)))
+            for backend, place in places
+        ]
+        best: list[dict[int, float]] = [{} for _ in rivals]
+        started, finished = perf_counter(), 0
+        while finished < 2 or perf_counter() - started < seconds:
+            finished += 1
+            for rival, times in zip(rivals, best, strict=True):
+                for count in columns:
+                    _, taken = rival.multiply(x[:count], 2)
+                    times[count] = min(times.get(count, 1e9), *taken)
+    theirs = {count: min(times[count] for times in best[1:]) for count in columns}
+    return FormatTimes(best[0], theirs)

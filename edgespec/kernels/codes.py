@@ -77,20 +77,20 @@ class Block:
         }
 
     def words(self, name: str, unit: int, base: Value | None = None) -> Value:
-        """A unit of 4 bytes of each row: <rows x i32>; counted from unit `base` on."""
+        """Return a unit of 4 bytes of each row: <rows x i32>; counted from unit `base` on."""
         return self._load(name, unit, vector(I32, self.isa.rows), base)
 
     def bytes(self, words: Value) -> Value:
-        """The same bits as <4 rows x i8>."""
+        """Return the same bits as <4 rows x i8>."""
         return self.b.bitcast(words, vector(I8, 4 * self.isa.rows))
 
     def half(self, name: str) -> Value:
-        """A float16 of each row: <rows x float>."""
+        """Return a float16 of each row: <rows x float>."""
         half = self._load(name, 0, vector(F16, self.isa.rows))
         return self.b.fpext(half, vector(F32, self.isa.rows))
 
     def integers(self, name: str, kind: object) -> Value:
-        """An unsigned integer of each row: <rows x i32>."""
+        """Return an unsigned integer of each row: <rows x i32>."""
         return self.b.zext(
             self._load(name, 0, vector(kind, self.isa.rows)), vector(I32, self.isa.rows)
         )
@@ -103,21 +103,21 @@ class Block:
         return self.b.load_at(pointer, unit * size, kind)
 
     def nibbles(self, unit: int, high: bool, base: Value | None = None) -> Value:
-        """4-bit codes of a unit, in bytes of <rows x i32>."""
+        """Return the 4-bit codes of a unit, in bytes of <rows x i32>."""
         words = self.words("codes", unit, base)
         return self.b.masked(self.b.shift(words, 4 * high), 0x0F0F0F0F)
 
     def moved(self, words: Value, distance: Value) -> Value:
-        """Every lane shifted right by an i64."""
+        """Return every lane shifted right by an i64."""
         narrow = self.b.trunc(distance, I32)
         return self.b.lshr(words, self.b.splat(narrow, self.isa.rows))
 
     def either(self, second: Value, words: list[Value]) -> Value:
-        """One of two vectors: the second where the i64 is not 0."""
+        """Return one of two vectors: the second where the i64 is not 0."""
         return self.b.select(self.b.icmp_unsigned("!=", second, I64(0)), words[1], words[0])
 
     def bits(self, words: Value, right: int, mask: int, left: int) -> Value:
-        """Bits of every byte, moved to another place: (bytes >> right & mask) << left.
+        """Return the bits of every byte, moved to another place: (bytes >> right & mask) << left.
 
         A byte's neighbour shifted into it is masked out.
         """
@@ -125,34 +125,34 @@ class Block:
         return b.masked(b.shift(words, distance), (mask << left) * 0x01010101)
 
     def as_float(self, integers: Value) -> Value:
-        """Signed <rows x i32> as float."""
+        """Convert signed <rows x i32> to float."""
         return self.b.sitofp(integers, vector(F32, self.isa.rows))
 
     def scaled(self, value: Value, factor: float) -> Value:
-        """Times a constant."""
+        """Multiply by a constant."""
         return self.b.fmul(value, self.b.splat(F32(factor), self.isa.rows))
 
     def byte(self, words: Value, index: int, signed: bool = False) -> Value:
-        """One byte of every lane: <rows x i32>."""
+        """Return one byte of every lane: <rows x i32>."""
         if not signed:
             return self.b.masked(self.b.shift(words, 8 * index), 0xFF)
         up = self.b.shift(words, 8 * index - 24)
         return self.b.ashr(up, self.b.splat(I32(24), self.isa.rows))
 
     def minus(self, integers: Value, constant: int) -> Value:
-        """Every lane less a constant."""
+        """Return every lane less a constant."""
         return self.b.sub(integers, self.b.splat(I32(constant), self.isa.rows))
 
 
 def steps_of(block: Block) -> Steps:
-    """How to read this block."""
+    """Return how to read this block."""
     return _READERS[block.format.name](block)
 
 
 def _one(
     block: Block, codes: Codes, scale: Value | None = None, minimum: Value | None = None
 ) -> Steps:
-    """A block that is one unit."""
+    """Return a block that is one unit."""
     return Steps(1, lambda _: iter([Unit(0, codes)]), scale or block.half("scale"), minimum)
 
 
@@ -282,7 +282,7 @@ def _q5_k(block: Block) -> Steps:
 
 
 def _two_bits(block: Block, half: Value, index: int) -> list[Value]:
-    """Codes of the 16 weights from 16 `index` on in a half, of Q2_K and Q3_K."""
+    """Return the codes of the 16 weights from 16 `index` on in a half, of Q2_K and Q3_K."""
     base = block.b.mul(half, I64(8))
     return [
         block.bits(block.words("codes", 4 * (index % 2) + unit, base), 2 * (index // 2), 3, 0)

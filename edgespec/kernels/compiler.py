@@ -41,12 +41,12 @@ class Kernels:
         self._loaded: set[str] = set()
 
     def quantize(self, record: Record) -> int:
-        """The address of the kernel that rounds activations to such records."""
+        """Return the address of the kernel that rounds activations to such records."""
         self._load(QUANTIZE)
         return int(self._engine.get_function_address(record.name))
 
     def multiply(self, format: Format) -> list[int]:
-        """Addresses of a format's kernels for 1, 2 ... `isa.columns` columns."""
+        """Return the addresses of a format's kernels for 1, 2 ... `isa.columns` columns."""
         self._load(format)
         return [
             int(self._engine.get_function_address(multiply_name(format, columns)))
@@ -54,18 +54,18 @@ class Kernels:
         ]
 
     def attention(self) -> dict[str, int]:
-        """Addresses of the functions of `emit_attention`, by name."""
+        """Return the addresses of the functions of `emit_attention`, by name."""
         self._load(ATTENTION)
         names = [*(f"attend_{kind}" for kind in CACHE_TYPES.values()), "merge", "finish", "ask"]
         return {name: int(self._engine.get_function_address(name)) for name in names}
 
     def rows(self) -> list[int]:
-        """Addresses of the functions of `ROW_KERNELS`."""
+        """Return the addresses of the functions of `ROW_KERNELS`."""
         self._load(ROWS)
         return [int(self._engine.get_function_address(name)) for name in ROW_KERNELS]
 
     def function(self, name: str) -> int:
-        """The address of one of the functions for ggml (`callbacks`)."""
+        """Return the address of one of the functions for ggml (`callbacks`)."""
         self._load(CALLBACKS)
         return int(self._engine.get_function_address(name))
 
@@ -97,7 +97,7 @@ def _stored_object(isa: InstructionSet, what: Format | str, name: str) -> bytes:
 
 
 def compile_object(isa: InstructionSet, what: Format | str, *, native: bool = False) -> bytes:
-    """An object file with a format's kernels, or with what one of the names above stands for.
+    """Return an object file with a format's kernels, or what a name above stands for.
 
     Args:
         native: for this very processor; else for any with what the instruction set needs.

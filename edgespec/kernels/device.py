@@ -128,7 +128,7 @@ class Device:
         return ctypes.addressof(self._buffer_type)
 
     def opened_states(self) -> list[int]:
-        """Addresses of the states that this thread opened since it last asked.
+        """Return the addresses of the states that this thread opened since it last asked.
 
         llama.cpp opens several for a context, and computes with one of them.
         """
@@ -209,7 +209,7 @@ class Device:
             table[_OPERATIONS[name]] = number
 
     def _native(self, name: str) -> int:
-        """The address of a function of `callbacks`."""
+        """Return the address of a function of `callbacks`."""
         return self._kernels.function(name)
 
     # -- what ggml gets --------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class Device:
         return decorate
 
     def _name(self) -> int:
-        """The address of a function that returns our name, whatever it is asked of."""
+        """Return the address of a function that returns our name, whatever it is asked of."""
         return self._callback(_P, _P)(lambda _: _address(ctypes.c_char_p(_NAME)))
 
     def _make_buffer_interface(self) -> Any:
@@ -261,7 +261,7 @@ class Device:
         )
 
     def _advise_huge_pages(self, base: int, size: int) -> None:
-        """Fewer pages: a token reads all weights, and would look up each page of 4 KiB."""
+        """Ask for fewer pages: a token reads all weights, and would look up each 4 KiB."""
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._libc.madvise(_P(base), _S(size), mmap.MADV_HUGEPAGE)
 
@@ -291,7 +291,7 @@ class Device:
         )
 
     def _open_backend(self) -> int:
-        """For a context that is opened; `callbacks.free_backend` frees it."""
+        """Make one for a context that is opened; `callbacks.free_backend` frees it."""
         allocate = self._libc.aligned_alloc
         state_bytes = -(-8 * tables.STATE_SLOTS // 64) * 64
         backend_bytes = -(-ctypes.sizeof(_Backend) // 64) * 64
@@ -363,7 +363,7 @@ _NEEDED = (
 
 
 def _tensor_layout(library: Any) -> list[object]:
-    """What lies at the offsets that `ggml` names, in a tensor made for that."""
+    """Return what lies at the offsets that `ggml` names, in a tensor made for that."""
     library.ggml_init.restype, library.ggml_init.argtypes = _P, (ggml.InitParameters,)
     library.ggml_free.argtypes = (_P,)
     make = library.ggml_new_tensor_3d
@@ -398,7 +398,7 @@ def _expected_layout() -> list[object]:
 
 
 def _operations(library: Any) -> dict[str, int]:
-    """Numbers of ggml's operations, which its versions count differently."""
+    """Return the numbers of ggml's operations, which its versions count differently."""
     name = library.ggml_op_name
     name.restype, name.argtypes = ctypes.c_char_p, (ctypes.c_int,)
     found: dict[str, int] = {}

@@ -7,19 +7,34 @@ from typing import Any
 
 import llvmlite.ir as ir
 
-__all__ = ["F16", "F32", "I8", "I16", "I32", "I64", "POINTER", "VOID", "Builder", "vector"]
+__all__ = [
+    "F16",
+    "F32",
+    "I8",
+    "I16",
+    "I32",
+    "I64",
+    "LINE",
+    "POINTER",
+    "VOID",
+    "Builder",
+    "vector",
+]
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()
 POINTER = I8.as_pointer()
 VOID = ir.VoidType()
 
+LINE = 64
+"""Bytes of a cache line."""
+
 Value = Any
 """An ir.Value: llvmlite has no types."""
 
 
 def vector(element: Any, count: int) -> Any:
-    """The type of so many elements."""
+    """Return the type of so many elements."""
     return ir.VectorType(element, count)
 
 
@@ -27,7 +42,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
     """Appends instructions to a function."""
 
     def splat(self, value: Value, count: int) -> Value:
-        """A vector of the same value."""
+        """Return a vector of the same value."""
         kind = vector(value.type, count)
         if isinstance(value, ir.Constant):
             return ir.Constant(kind, [value.constant] * count)
@@ -36,18 +51,18 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         return self.shuffle_vector(first, undefined, ir.Constant(vector(I32, count), [0] * count))
 
     def shift(self, value: Value, right: int) -> Value:
-        """Every 32-bit lane shifted right (left if negative) without its sign."""
+        """Return every 32-bit lane shifted right (left if negative) without its sign."""
         if right == 0:
             return value
         distance = self.splat(I32(abs(right)), value.type.count)
         return self.lshr(value, distance) if right > 0 else self.shl(value, distance)
 
     def masked(self, value: Value, mask: int) -> Value:
-        """Every lane AND a constant."""
+        """Return every lane AND a constant."""
         return self.and_(value, self.splat(value.type.element(mask), value.type.count))
 
     def at(self, pointer: Value, offset: Value | int, kind: Any) -> Value:
-        """A pointer to `kind`, so many bytes behind another pointer."""
+        """Return a pointer to `kind`, so many bytes behind another pointer."""
         distance = I64(offset) if isinstance(offset, int) else offset
         return self.bitcast(self.gep(pointer, [distance]), kind.as_pointer())
 

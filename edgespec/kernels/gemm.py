@@ -19,6 +19,7 @@ from edgespec.kernels.emit import (
     I16,
     I32,
     I64,
+    LINE,
     POINTER,
     VOID,
     Builder,
@@ -36,16 +37,14 @@ AHEAD = 32768
 _INTO = 2
 """The second-level cache: in the first they would drive out each other, and the activations."""
 
-_LINE = 64
-
 
 def is_float(format: Format) -> bool:
-    """Whether weights are floats, that activations need not be quantized for."""
+    """Return whether weights are floats, that activations need not be quantized for."""
     return format.weights == 1
 
 
 def multiply_name(format: Format, columns: int) -> str:
-    """The symbol of a kernel."""
+    """Return the symbol of a kernel."""
     return f"multiply_{format.name}_{columns}"
 
 
@@ -126,7 +125,7 @@ def _group(
 
 def _ask_ahead(b: Builder, weights: Value, first: int, last: int) -> None:
     """Have the memory fetch the lines that begin in these bytes, so far ahead."""
-    for offset in range((first + _LINE - 1) // _LINE * _LINE, last, _LINE):
+    for offset in range((first + LINE - 1) // LINE * LINE, last, LINE):
         address = b.gep(weights, [I64(AHEAD + offset)])
         b.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(_INTO), I32(1))
 
@@ -168,7 +167,7 @@ def _dots(
     begin: Value,
     start_of: Callable[[Value], Callable[[int], Value]],
 ) -> list[Value]:
-    """Products of codes with each column's bytes from `begin` of its record on."""
+    """Return the products of codes with each column's bytes from `begin` of its record on."""
     products: list[Value] = []
     for first in range(0, len(records), isa.tile):
         tile = records[first : first + isa.tile]
@@ -209,7 +208,7 @@ def _add_block(
 def _sums_of_x(
     b: Builder, isa: InstructionSet, record: Record, least: Codes, records: Sequence[Value]
 ) -> list[Value]:
-    """Each unit's sum of activations times its code in `least`, summed: <rows x float>."""
+    """Return each unit's sum of activations times its code in `least`, summed: <rows x float>."""
     units = 4 * len(least.vectors)
     low, high = (
         _dots(b, isa, least, records, I64(where), lambda _: I32)  # 0 stands for 0: never asked
@@ -228,7 +227,7 @@ def _float_group(
     inputs: Sequence[Value],
     width: Value,
 ) -> list[Value]:
-    """Even and odd weights are summed apart, so that one addition need not wait for the other."""
+    """Sum even and odd weights apart, so that no addition waits for the other."""
     floats = vector(F32, isa.rows)
 
     def weight(index: Value) -> Value:

@@ -80,7 +80,7 @@ class InstructionSet:
     fused = False
 
     def dot(self, b: Builder, codes: Codes, x: Sequence[Value], start: Start) -> Value:
-        """Products of codes less their zero and activations, summed for each row: <rows x i32>.
+        """Sum products of codes less their zero and activations for each row: <rows x i32>.
 
         Args:
             x: as many i32 as there are vectors, each 4 signed activations of -127 to 127.
@@ -101,11 +101,11 @@ class InstructionSet:
     def dots(
         self, b: Builder, codes: Codes, x: Sequence[Sequence[Value]], starts: Sequence[Start]
     ) -> list[Value]:
-        """The same for `tile` columns or fewer."""
+        """Compute the same for `tile` columns or fewer."""
         return [self.dot(b, codes, one, start) for one, start in zip(x, starts, strict=True)]
 
     def look_up(self, b: Builder, table: Sequence[int], indices: Value) -> Value:
-        """Entries of a table of 16 signed bytes: <4 rows x i8>.
+        """Return the entries of a table of 16 signed bytes: <4 rows x i8>.
 
         Args:
             indices: <4 rows x i8>, 0 to 15.
@@ -260,7 +260,7 @@ class NEONMatrix(NEONDot):
         return [_shuffled(b, totals[0], totals[1], lanes) for lanes in ((0, 2, 4, 6), (1, 3, 5, 7))]
 
     def _row_pairs(self, b: Builder, vectors: Sequence[Value]) -> list[tuple[Value, Value]]:
-        """For each 8 weights: those of rows 0 and 1, and those of rows 2 and 3."""
+        """Return for each 8 weights: those of rows 0 and 1, and those of rows 2 and 3."""
         words = [b.bitcast(code, vector(I32, 4)) for code in vectors]
         return [
             (_shuffled(b, first, second, (0, 4, 1, 5)), _shuffled(b, first, second, (2, 6, 3, 7)))
@@ -273,7 +273,7 @@ def _shuffled(b: Builder, first: Value, second: Value, lanes: Sequence[int]) -> 
 
 
 def _eight(b: Builder, low: Value, high: Value) -> Value:
-    """Two neighbouring i32 as an i64: one load, as the compiler sees."""
+    """Return two neighbouring i32 as an i64: one load, as the compiler sees."""
     return b.or_(b.zext(low, I64), b.shl(b.zext(high, I64), I64(32)))
 
 
@@ -293,7 +293,7 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
 
 
 def runnable(found: InstructionSet) -> bool:
-    """Whether this machine can run it."""
+    """Return whether this machine can run it."""
     features = {name for name, has in llvm.get_host_cpu_features().items() if has}
     here = llvm.get_process_triple().partition("-")[0].replace("arm64", "aarch64")
     if here == "aarch64":
@@ -302,7 +302,7 @@ def runnable(found: InstructionSet) -> bool:
 
 
 def arm_features(capabilities: int, more: int) -> set[str]:
-    """LLVM's names of what Linux says of an ARM processor: older LLVMs do not ask for these.
+    """Return LLVM's names of what Linux says of an ARM processor: older LLVMs do not ask.
 
     Args:
         capabilities, more: AT_HWCAP and AT_HWCAP2 (Linux, arch/arm64/include/uapi/asm/hwcap.h).
@@ -312,7 +312,7 @@ def arm_features(capabilities: int, more: int) -> set[str]:
 
 
 def _auxiliary(kind: int) -> int:
-    """An entry of the auxiliary vector; 0 where the C library cannot tell."""
+    """Return an entry of the auxiliary vector; 0 where the C library cannot tell."""
     get = getattr(ctypes.CDLL(None), "getauxval", None)
     if get is None:
         return 0
@@ -321,7 +321,7 @@ def _auxiliary(kind: int) -> int:
 
 
 def choose() -> InstructionSet:
-    """The fastest that this machine can run, or the one that `VARIABLE` names.
+    """Return the fastest that this machine can run, or the one that `VARIABLE` names.
 
     Raises:
         UsageError: that one is unknown or cannot be run here.
@@ -336,7 +336,7 @@ def choose() -> InstructionSet:
 
 
 def added(b: Builder, values: Sequence[Value]) -> Value:
-    """Their sum."""
+    """Return their sum."""
     total = values[0]
     for value in values[1:]:
         total = b.add(total, value)
@@ -345,7 +345,7 @@ def added(b: Builder, values: Sequence[Value]) -> Value:
 
 @cache
 def _vnni_takes_bytes() -> bool:
-    """Whether this LLVM declares the instruction for vectors of bytes, as newer ones do."""
+    """Return whether this LLVM declares the instruction for vectors of bytes, as newer ones do."""
     module = ir.Module()
     b = function(module, "probe", VOID, [vector(I32, 8), vector(I8, 32)])
     total, codes = b.function.args

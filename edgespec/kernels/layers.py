@@ -22,7 +22,7 @@ _WIDEST_ROTATION = 512
 
 @native
 def supports_rows(table: int, node: int) -> bool:
-    """Whether a node is a row operation of a kind that is computed here."""
+    """Return whether a node is a row operation of a kind that is computed here."""
     operation = load32(node + ggml.OPERATION)
     x = load64(node + ggml.SOURCES)
     if load64(table + 8 * tables.RMS_NORM_ROW) == 0:
@@ -49,7 +49,7 @@ def supports_rows(table: int, node: int) -> bool:
 
 @native
 def _plain(tensor: int) -> bool:
-    """Float rows without gaps, of eights."""
+    """Return whether rows are floats without gaps, of eights."""
     if load32(tensor + ggml.TYPE) != ggml.F32 or load64(tensor + ggml.STRIDES) != 4:
         return False
     return load64(tensor + ggml.SIZES) % 8 == 0
@@ -57,7 +57,7 @@ def _plain(tensor: int) -> bool:
 
 @native
 def _repeats(node: int) -> bool:
-    """Whether the second source has rows as wide as the first, repeated as often as needed."""
+    """Return whether the second source's rows are as wide as the first's, repeated as needed."""
     x, y = load64(node + ggml.SOURCES), load64(node + ggml.SOURCES + 8)
     for at in range(0, 32, 8):
         whole = load64(x + ggml.SIZES + at)
@@ -69,7 +69,7 @@ def _repeats(node: int) -> bool:
 
 @native
 def _supports_set_rows(node: int) -> bool:
-    """Floats to rows of a cache of float16 or float32, without further dimensions."""
+    """Return whether floats go to rows of a float16 or float32 cache, without more dimensions."""
     x, ids = load64(node + ggml.SOURCES), load64(node + ggml.SOURCES + 8)
     kind = load32(node + ggml.TYPE)
     if not _plain(x) or load32(ids + ggml.TYPE) != ggml.I64:
@@ -179,7 +179,7 @@ def _row_count(node: int) -> int:
 
 @native
 def rows_part(state: int) -> None:
-    """What a thread does of a node's rows."""
+    """Do what a thread does of a node's rows."""
     node = load64(state + 8 * tables.ROWS_NODE)
     rows = _row_count(node)
     while True:
@@ -219,7 +219,7 @@ def _compute_row(state: int, node: int, row: int) -> None:
 
 @native
 def _repeated(tensor: int, node: int, row: int) -> int:
-    """The address of the row of a second source that belongs to a node's row."""
+    """Return the address of the row of a second source that belongs to a node's row."""
     second, third = load64(node + ggml.SIZES + 8), load64(node + ggml.SIZES + 16)
     address = load64(tensor + ggml.DATA)
     place = row % second % load64(tensor + ggml.SIZES + 8)
@@ -297,7 +297,7 @@ def _write_angles(state: int, node: int, count: int, half: int) -> None:
 
 @native
 def _rotate_row(state: int, node: int, source: int, out: int, row: int) -> None:
-    """Rows are heads, then tokens."""
+    """Rotate a row; rows are heads, then tokens."""
     table = load64(state + 8 * tables.TABLE)
     dimensions, width = load32(node + ggml.PARAMETERS + 4), load64(node + ggml.SIZES)
     half = dimensions // 2

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from edgespec.kernels import ggml, tables
 from edgespec.kernels.activations import BLOCK, FLOATS, LARGE, LARGE_BLOCK, RECORD_BYTES
+from edgespec.kernels.formats import group_bytes, packed_bytes, row_bytes, unpack_row
 from edgespec.kernels.gemm import AHEAD
 from edgespec.kernels.native import (
     add_atomically,
@@ -20,7 +21,6 @@ from edgespec.kernels.native import (
     store32,
     store64,
 )
-from edgespec.kernels.packing import group_bytes, packed_bytes, row_bytes, unpack_row
 
 __all__ = [
     "allocate",
@@ -44,7 +44,7 @@ _SERIAL = 16384
 
 @native
 def format_row(table: int, kind: int) -> int:
-    """The address of a format's row in the table; 0 if it has none."""
+    """Return the address of a format's row in the table; 0 if it has none."""
     if kind < 0 or kind >= tables.TYPES:
         return 0
     row = table + 8 * (tables.FORMATS + kind * tables.FORMAT_SLOTS)
@@ -62,7 +62,7 @@ def run(state: int, part: int, threads: int) -> None:
 
 @native
 def quantize_chunks(state: int) -> None:
-    """A thread's share of rounding columns, taken one after the other."""
+    """Do a thread's share of rounding columns, taken one after the other."""
     table = load64(state + 8 * tables.TABLE)
     tensor = load64(state + 8 * tables.INPUT)
     columns = load64(state + 8 * tables.INPUT_COLUMNS)
@@ -82,7 +82,7 @@ def quantize_chunks(state: int) -> None:
 
 @native
 def column_address(tensor: int, column: int) -> int:
-    """Of a column's first float: columns are counted through all dimensions."""
+    """Return the address of a column's first float, counted through all dimensions."""
     second, third = load64(tensor + ggml.SIZES + 8), load64(tensor + ggml.SIZES + 16)
     address = load64(tensor + ggml.DATA)
     address += column % second * load64(tensor + ggml.STRIDES + 8)
@@ -92,7 +92,7 @@ def column_address(tensor: int, column: int) -> int:
 
 @native
 def allocate(state: int, size: int) -> int:
-    """Memory of the arena, which `_prepare` made large enough."""
+    """Return the memory of the arena, which `_prepare` made large enough."""
     used = load64(state + 8 * tables.ARENA_USED)
     store64(state + 8 * tables.ARENA_USED, used + (size + 63) // 64 * 64)
     return load64(state + 8 * tables.ARENA) + used
@@ -117,7 +117,7 @@ def reserve(state: int, size: int) -> bool:
 
 @native
 def _job_bytes(count: int, rows: int) -> int:
-    """Arena memory of a job: arrays of addresses, and results of the last, partial group."""
+    """Return a job's arena memory: arrays of addresses, results of the last, partial group."""
     return 3 * (8 * count + 64) + count * rows * 4 + 64
 
 
@@ -220,13 +220,13 @@ def flush(state: int) -> None:
 
 @native
 def _range(state: int, number: int) -> int:
-    """Where the next chunk of a range is counted."""
+    """Return where the next chunk of a range is counted."""
     return state + 8 * (tables.RANGES + number * tables.RANGE_SLOTS)
 
 
 @native
 def multiply_chunks(state: int) -> None:
-    """A thread's share of all jobs: the chunks of a range, then what others have left."""
+    """Do a thread's share of all jobs: the chunks of a range, then what others have left."""
     chunks = load64(state + 8 * tables.CHUNKS)
     ranges = min(load64(state + 8 * tables.THREADS), tables.MOST_RANGES)
     first = add_atomically(state + 8 * tables.NEXT, 1)
@@ -237,7 +237,7 @@ def multiply_chunks(state: int) -> None:
 
 @native
 def _multiply_range(state: int, counter: int, end: int, whole: int) -> None:
-    """The chunks of a range that no other thread takes; whole: from its beginning on."""
+    """Return the chunks of a range that no other thread takes; whole: from its beginning on."""
     job, table = state + 8 * tables.JOBS, load64(state + 8 * tables.TABLE)
     last = job + 8 * tables.JOB_SLOTS * (load64(state + 8 * tables.JOB_COUNT) - 1)
     chunk = add_atomically(counter, 1)
@@ -284,7 +284,7 @@ def _multiply_chunk(table: int, job: int, chunk: int) -> None:
 
 @native
 def _multiply_groups(table: int, job: int, outputs: int, first: int, last: int) -> None:
-    """All columns, as evenly divided as the kernels allow."""
+    """Multiply all columns, as evenly divided as the kernels allow."""
     if first >= last:
         return
     row = load64(job + 8 * tables.FORMAT)
@@ -303,7 +303,7 @@ def _multiply_groups(table: int, job: int, outputs: int, first: int, last: int) 
 
 @native
 def multiply(state: int, node: int) -> bool:
-    """MUL_MAT: a matrix of ours by all columns of the second source."""
+    """Compute MUL_MAT: a matrix of ours by all columns of the second source."""
     matrix, tensor = load64(node + ggml.SOURCES), load64(node + ggml.SOURCES + 8)
     table = load64(state + 8 * tables.TABLE)
     row = format_row(table, load32(matrix + ggml.TYPE))
@@ -323,7 +323,7 @@ def multiply(state: int, node: int) -> bool:
 
 @native
 def multiply_experts(state: int, node: int) -> bool:
-    """MUL_MAT_ID: every column by the matrices that its ids name."""
+    """Compute MUL_MAT_ID: every column by the matrices that its ids name."""
     matrix, tensor = load64(node + ggml.SOURCES), load64(node + ggml.SOURCES + 8)
     ids = load64(node + ggml.SOURCES + 16)
     table = load64(state + 8 * tables.TABLE)
@@ -371,7 +371,7 @@ def _columns_of(expert: int, node: int, columns: int, inputs: int, outputs: int,
 
 @native
 def get_rows(state: int, node: int) -> bool:
-    """GET_ROWS: rows as floats, by ggml's own conversion."""
+    """Compute GET_ROWS: rows as floats, by ggml's own conversion."""
     matrix, ids = load64(node + ggml.SOURCES), load64(node + ggml.SOURCES + 8)
     table = load64(state + 8 * tables.TABLE)
     rows = load64(table + 8 * tables.ROWS)

@@ -54,22 +54,22 @@ def native(function: Function) -> Function:
 
 
 def load8(address: int) -> int:
-    """An unsigned byte."""
+    """Load an unsigned byte."""
     raise NotImplementedError
 
 
 def load16(address: int) -> int:
-    """Two bytes, unsigned."""
+    """Load two bytes, unsigned."""
     raise NotImplementedError
 
 
 def load32(address: int) -> int:
-    """Four bytes, signed."""
+    """Load four bytes, signed."""
     raise NotImplementedError
 
 
 def load64(address: int) -> int:
-    """Eight bytes."""
+    """Load eight bytes."""
     raise NotImplementedError
 
 
@@ -164,7 +164,7 @@ class _Translator:
                 self._b.unreachable()
 
     def _slot(self) -> Value:
-        """Memory for an integer, that LLVM makes a register."""
+        """Return the memory for an integer, that LLVM makes a register."""
         with self._b.goto_entry_block():
             return self._b.alloca(I64)
 
@@ -307,7 +307,7 @@ class _Translator:
         return self._b.zext(result, I64)
 
     def _of_boolop(self, node: ast.BoolOp) -> Value:
-        """Later operands are looked at only if they matter."""
+        """Look at later operands only if they matter."""
         result = self._slot()
         after = self._b.append_basic_block()
         for operand in node.values:
@@ -371,7 +371,7 @@ class _Translator:
 
 
 def _names(tree: ast.FunctionDef) -> set[str]:
-    """Arguments, and everything that is assigned to."""
+    """Return the arguments, and everything that is assigned to."""
     names = {argument.arg for argument in tree.args.args}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

@@ -62,13 +62,13 @@ def declare(library: Any) -> None:
 
 
 def cpu_device(library: Any) -> int:
-    """llama.cpp's own."""
+    """Return llama.cpp's own device."""
     declare(library)
     return int(library.ggml_backend_dev_by_type(0))
 
 
 def repacking_buffers(library: Any, kind: int, width: int, height: int) -> list[int]:
-    """Buffer types in which llama.cpp rearranges weights of this type and size; few or none."""
+    """Yield buffer types in which llama.cpp rearranges weights of this type and size."""
     device = cpu_device(library)
     registration = library.ggml_backend_dev_backend_reg(device)
     address = library.ggml_backend_reg_get_proc_address(
@@ -162,7 +162,7 @@ class _Graph:
 
     @contextmanager
     def _temporary(self) -> Iterator[int]:
-        """A context whose tensors are freed at the end."""
+        """Return a context whose tensors are freed at the end."""
         outer, self._undo = self._undo, ExitStack()
         try:
             with self._undo:
@@ -178,7 +178,7 @@ class _Graph:
     def _filled(
         self, context: int, kind: int, sizes: Sequence[int], values: npt.NDArray[Any]
     ) -> int:
-        """A tensor of these sizes, the width first, with these bytes."""
+        """Return a tensor of these sizes, the width first, with these bytes."""
         tensor = int(self._library.ggml_new_tensor_3d(context, kind, *sizes))
         self._place(tensor, self._library.ggml_backend_cpu_buffer_type(), 0)
         self._set(tensor, values)
@@ -227,7 +227,7 @@ class Operation(_Graph):
         self._set(self._weights, data)
 
     def stored(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
-        """Bytes of the weights, in the file's order."""
+        """Return the bytes of the weights, in the file's order."""
         data = np.empty(size, np.uint8)
         self._library.ggml_backend_tensor_get(self._weights, data.ctypes.data, offset, size)
         return data
@@ -252,7 +252,7 @@ class Operation(_Graph):
     def multiply_experts(
         self, x: npt.NDArray[np.float32], ids: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.float32]:
-        """MUL_MAT_ID: x is (tokens, 1 or used, width), ids (tokens, used)."""
+        """Compute MUL_MAT_ID: x is (tokens, 1 or used, width), ids (tokens, used)."""
         with self._temporary() as context:
             input = self._new(context, ggml.F32, x)
             chosen = self._new(context, ggml.I32, ids)
@@ -260,7 +260,7 @@ class Operation(_Graph):
             return self._run(context, node, (*ids.shape, self._height), 1)[0]
 
     def rows(self, ids: npt.NDArray[np.int32], width: int) -> npt.NDArray[np.float32]:
-        """GET_ROWS: (ids, width)."""
+        """Compute GET_ROWS: (ids, width)."""
         with self._temporary() as context:
             chosen = self._new(context, ggml.I32, ids)
             node = self._library.ggml_get_rows(context, self._weights, chosen)
@@ -300,7 +300,7 @@ class Attention(_Graph):
         scale: float,
         repeats: int = 1,
     ) -> tuple[npt.NDArray[np.float32], list[float]]:
-        """FLASH_ATTN_EXT.
+        """Compute FLASH_ATTN_EXT.
 
         Args:
             q: (heads, queries, width).

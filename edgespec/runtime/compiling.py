@@ -70,7 +70,7 @@ def warm_up(notice: Callable[[], None] | None = None, *, drafting: bool = True) 
 
 
 def compile_half() -> None:
-    """In the second process: compile into the cache what `warm_up` needs last."""
+    """Compile into the cache, in the second process, what `warm_up` needs last."""
     arrays = _Arrays.make()
     row, p, settings = arrays.logits[0], arrays.p, arrays.settings
     filtered(row, settings.arguments, False, p, arrays.workspace)
@@ -162,7 +162,7 @@ def _verify(arrays: _Arrays) -> None:
 
 
 def _decide() -> None:
-    """Prompt lookup, and what a cycle may spend."""
+    """Compile prompt lookup, and what a cycle may spend."""
     history = np.zeros(8, np.int32)
     drafter, earlier = PromptLookupDrafter(8), EarlierTexts(8)
     earlier.add(history[:2])

@@ -8,18 +8,20 @@ favour what the draft avoids, and the distribution would not be the constrained 
 
 from __future__ import annotations
 
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.backend import Grammar
+from edgespec.backend import Grammar, Vocabulary
 from edgespec.errors import GrammarError
-from edgespec.grammars import Foresight, Likely, Matcher
+from edgespec.grammars import Foresight, Guide, Likely, Matcher, PartGrammars, is_lark
+from edgespec.runtime.holding import HoldingConstraint
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.penalties import forbid
 
-__all__ = ["Constraint", "GbnfConstraint", "GuidedConstraint"]
+__all__ = ["Constraint", "Constraints", "GbnfConstraint", "GuidedConstraint"]
 
 
 _CHUNKS = (16, 256, 4096)
@@ -257,3 +259,39 @@ def _wanted(sampling: SamplingParameters) -> int:
     if sampling.greedy and sampling.xtc_probability <= 0 and sampling.typical_p >= 1:
         return 1
     return sampling.top_k
+
+
+class Constraints:
+    """Begins constraints for one model.
+
+    Args:
+        vocabulary: of the model.
+        rows: the most rows of logits in a cycle; one cycle runs at a time.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, rows: int) -> None:
+        self._vocabulary, self._rows = vocabulary, rows
+
+    def begin(self, grammar: str | PartGrammars, sampling: SamplingParameters) -> Constraint:
+        """Return a grammar at its start, for one generation with this sampling.
+
+        Raises:
+            GrammarError: it does not compile.
+        """
+        ends = self._vocabulary.end_tokens
+        foresight = Foresight(self._vocabulary)
+        if isinstance(grammar, PartGrammars):
+            piece = partial(self._vocabulary.piece, special=True)
+            return HoldingConstraint(grammar, self._guide, piece, ends, self._bits, foresight)
+        if not is_lark(grammar):
+            return GbnfConstraint(Grammar(self._vocabulary, grammar), sampling, ends)
+        return GuidedConstraint(self._guide.start(grammar), ends, self._bits, foresight)
+
+    @cached_property
+    def _guide(self) -> Guide:
+        return Guide(self._vocabulary)
+
+    @cached_property
+    def _bits(self) -> Int32Array:
+        """Scratch space of the cycle that runs."""
+        return np.zeros((self._rows, self._guide.words), np.int32)

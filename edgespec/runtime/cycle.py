@@ -1,17 +1,112 @@
-"""What one cycle emitted, and what all cycles of a generation took and brought."""
+"""What one cycle emitted, how likely it was, what all cycles took, and a trace of them in a file.
+
+In the trace, a generation is a line of type "generation", one of type "cycle" for each cycle, and
+one of type "end"; all of them have its `id`, as generations may be interleaved. The file holds the
+prompts and answers, as token ids.
+"""
 
 from __future__ import annotations
 
+import json
+import threading
+import uuid
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from edgespec.control.budget import DraftBudget
-from edgespec.control.controller import CycleTiming
-from edgespec.runtime.logprobs import TokenLogprobs
+import numpy as np
 
-__all__ = ["Cycle", "CycleReport", "Origin", "Statistics"]
+from edgespec._types import Float32Array
+from edgespec.control.budget import DraftBudget
+from edgespec.control.controller import CycleTiming, Policy
+from edgespec.drafters import Drafter
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.sampling.parameters import is_greedy
+from edgespec.sampling.softmax import log_normalizer
+from edgespec.speculation.settings import ACCEPT_COUPLED, DrawSettings
+from edgespec.tuning.setting import SettingFigures
+
+__all__ = [
+    "Cycle",
+    "CycleReport",
+    "GenerationTrace",
+    "LogprobReader",
+    "Origin",
+    "Statistics",
+    "TokenLogprobs",
+    "Trace",
+    "costs_and_learning",
+    "request_facts",
+]
+
+_MOST = 100
+
+
+class TokenLogprobs(NamedTuple):
+    """Natural logarithms of probabilities at temperature 1, before filters, bias and grammar.
+
+    Attributes:
+        token: what was emitted.
+        logprob: its own.
+        top: the most likely tokens there with theirs, the likeliest first.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+class LogprobReader:
+    """Reads them from the rows of logits of a cycle; used only when they were asked for.
+
+    Args:
+        count: alternatives of each token, 0 to 100.
+        rows: the most rows of a cycle.
+        n_vocab: width of a row.
+
+    Raises:
+        UsageError: the count is out of range.
+    """
+
+    def __init__(self, count: int, rows: int, n_vocab: int) -> None:
+        if not 0 <= count <= min(_MOST, n_vocab):
+            raise UsageError(f"top logprobs is {count}: it has to be between 0 and {_MOST}")
+        self._scratch = np.zeros(n_vocab, np.float32)
+        self._ids = np.zeros((rows, count), np.int32)
+        self._values = np.zeros((rows, count), np.float32)
+        self._logs = np.zeros(rows)
+
+    def read(self, logits: Float32Array) -> None:
+        """Take what is needed of the rows, before a grammar masks them."""
+        for row, values in enumerate(logits):
+            self._logs[row] = log_normalizer(
+                values, self._scratch, self._ids[row], self._values[row]
+            )
+
+    def of(
+        self, logits: Float32Array, tokens: list[int], rows: Sequence[int] | None = None
+    ) -> list[TokenLogprobs]:
+        """Return those of the tokens drawn from these rows, which may be masked by now.
+
+        Args:
+            rows: which ones, where they are not the first.
+        """
+        return [
+            TokenLogprobs(
+                token,
+                float(logits[row, token] - self._logs[row]),
+                tuple(
+                    (int(other), float(value - self._logs[row]))
+                    for other, value in zip(self._ids[row], self._values[row], strict=True)
+                ),
+            )
+            for row, token in zip(
+                range(len(tokens)) if rows is None else rows, tokens, strict=False
+            )
+        ]
 
 
 _ENOUGH_STEPS = 4
@@ -156,3 +251,133 @@ class Statistics:
             "k_histogram": {str(k): n for k, n in sorted(self.k_histogram.items())},
             "fallback_cycles": self.fallback_cycles,
         }
+
+
+_DIGITS = 7  # of seconds
+_SHORT_ID = 12
+
+
+class Trace:
+    """A file that lines are appended to; a crash loses the one being written, at most.
+
+    Args:
+        path: made if it is not there, readable for the user only.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()  # generations may end in other threads
+        self._open = True
+        try:
+            path.touch(mode=0o600)
+            self._file = path.open("ab", buffering=0)
+        except (OSError, ValueError) as error:
+            raise UsageError(self._complaint(error)) from None
+
+    def begin(self, facts: Mapping[str, Any]) -> GenerationTrace:
+        """Write what a generation starts from."""
+        return GenerationTrace(self, facts)
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Append it, unless the file was closed.
+
+        Raises:
+            EdgespecError: the disk is full, or gone; nothing more is written.
+        """
+        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        with self._lock:
+            if not self._open:
+                return
+            try:
+                self._file.write(data)
+            except OSError as error:
+                self._open = False
+                raise EdgespecError(self._complaint(error)) from None
+
+    def close(self) -> None:
+        """Close the file; what generations still write is dropped."""
+        with self._lock:
+            self._open = False
+            self._file.close()
+
+    def _complaint(self, error: Exception) -> str:
+        reason = getattr(error, "strerror", None) or error
+        return f"cannot write the trace {self._path}: {reason}"
+
+
+class GenerationTrace:
+    """The lines of one generation; the first one is written at once."""
+
+    def __init__(self, trace: Trace, facts: Mapping[str, Any]) -> None:
+        self._trace = trace
+        self._id = uuid.uuid4().hex[:_SHORT_ID]
+        self._write("generation", facts)
+
+    def cycle(self, report: CycleReport) -> None:
+        """Write one cycle."""
+        timing, predicted_s = report.timing, report.predicted_s
+        acceptance = report.budget.acceptance[: timing.proposed]
+        self._write(
+            "cycle",
+            {
+                "drafter": report.drafter,
+                "depth": timing.depth,
+                "n": timing.evaluated,
+                "predicted_s": None if predicted_s is None else round(predicted_s, _DIGITS),
+                "verify_s": round(timing.verify_s, _DIGITS),
+                "draft_s": round(timing.draft_s, _DIGITS),
+                "seconds": round(report.seconds, _DIGITS),
+                "proposed": timing.proposed,
+                "accepted": timing.emitted - 1,
+                "tokens": report.cycle.tokens,
+                "origins": [origin.value for origin in report.cycle.origins],
+                "acceptance": [round(float(a), 4) for a in acceptance],
+            },
+        )
+
+    def end(self, finish_reason: str | None, emitted: int, statistics: Statistics) -> None:
+        """Write how it ended; without a reason it failed, or nobody wanted the rest."""
+        self._write(
+            "end",
+            {
+                "finish_reason": finish_reason,
+                "emitted": emitted,
+                "timings": statistics.timings(),
+                "speculation": statistics.speculation(),
+            },
+        )
+
+    def _write(self, kind: str, content: Mapping[str, Any]) -> None:
+        self._trace.write({"type": kind, "id": self._id, **content})
+
+
+def costs_and_learning(
+    setting: SettingFigures | None, policy: Policy, drafter: Drafter, ngram: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return measured costs, their corrections, and what was learned about drafting until now.
+
+    Args:
+        ngram: what was learned about prompt lookup.
+    """
+    costs = None
+    if setting is not None:
+        costs = {name: getattr(setting, name) for name in ("depths", "sizes", "seconds")}
+        costs["switch_s"] = setting.switch_s
+    return {
+        "costs": costs,
+        "corrections": policy.costs and policy.costs.corrections(),
+        "learned": {"ngram": ngram, "draft": drafter.learned().model},
+    }
+
+
+def request_facts(max_tokens: int | None, settings: DrawSettings) -> dict[str, Any]:
+    """Return how a generation was asked for."""
+    rule = "coupled" if settings.rule == ACCEPT_COUPLED else "rejection"
+    return {
+        "max_tokens": max_tokens,
+        "temperature": float(settings.arguments.temperature),
+        "rule": "greedy" if is_greedy(settings.arguments) else rule,
+    }

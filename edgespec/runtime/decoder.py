@@ -20,10 +20,16 @@ from edgespec.control.controller import CycleTiming, FixedPolicy, Policy
 from edgespec.drafters import Drafter, ForcedTokens, Proposal
 from edgespec.errors import ContextFullError, NumericalError, UsageError
 from edgespec.runtime.constraint import Constraint
-from edgespec.runtime.cycle import Cycle, CycleReport, Origin, Statistics
-from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
+from edgespec.runtime.cycle import (
+    Cycle,
+    CycleReport,
+    GenerationTrace,
+    LogprobReader,
+    Origin,
+    Statistics,
+    TokenLogprobs,
+)
 from edgespec.runtime.prefix_cache import PrefixCache
-from edgespec.runtime.trace import GenerationTrace
 from edgespec.sampling.filters import make_workspace
 from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED, verify_chain
 from edgespec.speculation.settings import DrawSettings
@@ -282,7 +288,7 @@ class Decoder:
         return self.target.evaluate(pending, checked + 1), min(proposal.size, checked + 1)
 
     def _evaluate_tree(self, proposal: Proposal) -> tuple[Float32Array, int]:
-        """The same for a tree, whose top is the last committed token."""
+        """Return the same for a tree, whose top is the last committed token."""
         tree = proposal.tree
         assert tree is not None
         self.target.prefill(self.history[self.target.length : self.length - 1])

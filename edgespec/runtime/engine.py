@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -13,36 +13,33 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.backend import EmbeddingContext, Grammar
+from edgespec.backend import EmbeddingContext
 from edgespec.backend.lifetime import Closing, Lifetime
 from edgespec.backend.native import claim_process
 from edgespec.drafters import EarlierTexts
 from edgespec.errors import UsageError
-from edgespec.grammars import Foresight, Guide, PartGrammars, is_lark
+from edgespec.grammars import PartGrammars
 from edgespec.registry.fetch import Progress, silent
 from edgespec.runtime.compiling import warm_up
-from edgespec.runtime.constraint import Constraint, GbnfConstraint, GuidedConstraint
-from edgespec.runtime.cycle import Cycle, CycleReport
+from edgespec.runtime.constraint import Constraint, Constraints
+from edgespec.runtime.cycle import (
+    Cycle,
+    CycleReport,
+    LogprobReader,
+    TokenLogprobs,
+    Trace,
+    costs_and_learning,
+    request_facts,
+)
 from edgespec.runtime.decoder import Decoder, Edit, PrefillProgress
-from edgespec.runtime.drafting import open_drafter
+from edgespec.runtime.drafting import index_texts, open_drafter, prompt_lookup_of, read_texts
 from edgespec.runtime.embedding import Embedder, check_pooling, embedding_length
-from edgespec.runtime.holding import HoldingConstraint
-from edgespec.runtime.learning import remember
-from edgespec.runtime.loading import LoadProgress, make_policy, open_target
-from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
+from edgespec.runtime.loading import LoadProgress, make_policy, open_target, remember
 from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.plan import make_plan
-from edgespec.runtime.prefix_cache import (
-    PrefixCache,
-    SavedPrefix,
-    read_cache,
-    shared_length,
-    write_cache,
-)
+from edgespec.runtime.prefix_cache import PrefixCache, read_cache, write_cache
 from edgespec.runtime.scheduler import Scheduler
-from edgespec.runtime.sources import index_texts, prompt_lookup_of, read_texts
 from edgespec.runtime.stream import GenerationLimits, Stream
-from edgespec.runtime.trace import Trace, costs_and_learning, request_facts
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.penalties import breaker_table
 from edgespec.speculation.settings import draw_settings
@@ -115,6 +112,7 @@ class Engine(Closing):
                 plan, self.options, self.profile, progress, stack
             )
             self.vocabulary = self.target.model.vocabulary
+            self._constraints = Constraints(self.vocabulary, self.exactness.largest_k + 1)
             self._breaker_tables: dict[tuple[str, ...], Int32Array] = {}
             self._embedders: dict[str, Embedder] = {}
             if plan.drafter != "none" and self.options.most and not self.target.can_truncate():
@@ -405,26 +403,10 @@ class Engine(Closing):
         Raises:
             GrammarError: it does not compile.
         """
-        ends = self.vocabulary.end_tokens
-        foresight = Foresight(self.vocabulary)
-        if isinstance(grammar, PartGrammars):
-            piece = partial(self.vocabulary.piece, special=True)
-            return HoldingConstraint(grammar, self._guide, piece, ends, self._bits, foresight)
-        if not is_lark(grammar):
-            return GbnfConstraint(Grammar(self.vocabulary, grammar), sampling, ends)
-        return GuidedConstraint(self._guide.start(grammar), ends, self._bits, foresight)
-
-    @cached_property
-    def _guide(self) -> Guide:
-        return Guide(self.vocabulary)
-
-    @cached_property
-    def _bits(self) -> Int32Array:
-        """Scratch space of the one cycle that runs at a time."""
-        return np.zeros((self.exactness.largest_k + 1, self._guide.words), np.int32)
+        return self._constraints.begin(grammar, sampling)
 
     def _begin_turn(self, stream: Stream) -> None:
-        """Before the decoder stands where this stream stands: look up what is this one's only."""
+        """Look up what is this stream's only, before the decoder stands where it stands."""
         if self._lookup is not None:
             sources = (self.lookup, stream.recent)
             self._lookup.consult([each for each in sources if each is not None])
@@ -465,12 +447,8 @@ class Engine(Closing):
         self._check()
         wanted = np.asarray(tokens, np.int32)
         with self._scheduler.borrowed(wanted):
-            prefix = self.decoder.prefix_cache.find(wanted)
-            known = 0 if prefix is None else prefix.known(wanted)
-            held = self.decoder.held
-            shared = shared_length(held, wanted)
-            if shared > known and shared >= self.target.lowest:
-                prefix = SavedPrefix.of(self.target, held)
+            cache, held = self.decoder.prefix_cache, self.decoder.held
+            prefix = cache.best(self.target, held, wanted)
         if prefix is None:
             return 0
         write_cache(path, self._cache_key, prefix)

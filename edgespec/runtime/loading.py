@@ -1,4 +1,4 @@
-"""Opening a target in the settings that are best as far as is known."""
+"""Open a target in the best settings that are known, and remember what use taught about them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from edgespec.backend import (
     kernel_status,
 )
 from edgespec.control.controller import AdaptivePolicy, FixedPolicy, Policy
+from edgespec.control.costs import CostTable
+from edgespec.control.speedup import Achieved
+from edgespec.drafters import Drafter
 from edgespec.errors import BackendError
 from edgespec.gguf.header import read_header
 from edgespec.registry.resolve import ResolvedModel
@@ -31,22 +34,17 @@ from edgespec.tuning.exactness import (
 )
 from edgespec.tuning.kernels import faster_formats, published_figures
 from edgespec.tuning.measure import QUICK, prove_batches, token_seconds
-from edgespec.tuning.profile import Profile
+from edgespec.tuning.profile import Profile, Usage, load_profile
 from edgespec.tuning.setting import (
     SettingFigures,
     find_setting,
+    forget_settings,
     load_setting,
     setting_of,
     store_setting,
 )
 
-__all__ = [
-    "LoadProgress",
-    "load_model",
-    "make_policy",
-    "open_target",
-    "with_best",
-]
+__all__ = ["LoadProgress", "load_model", "make_policy", "open_target", "remember", "with_best"]
 
 LoadProgress = Callable[[str, float], None]
 """Called with what is being done ("loading smollm2-135m") and the done fraction, 0 to 1."""
@@ -133,7 +131,7 @@ def _choose(model: Model, settings: ContextOptions, options: EngineOptions) -> E
 
 
 def _unmeasured(model: Model, settings: ContextOptions, options: EngineOptions) -> SettingFigures:
-    """Figures of other machines; how long batches may be is known by construction, or proved here.
+    """Return other machines' figures; how long batches may be is known, or proved here.
 
     llama.cpp's flash attention rounds alike in short caches only: nothing is proved of it.
     """
@@ -191,7 +189,7 @@ def load_model(
 
 
 def _formats(path: Path, options: EngineOptions) -> frozenset[str]:
-    """Types of tensors that our kernels are to multiply.
+    """Return the types of tensors that our kernels are to multiply.
 
     Raises:
         BackendError: the user insists on them, and they cannot be used here.
@@ -205,3 +203,55 @@ def _formats(path: Path, options: EngineOptions) -> frozenset[str]:
     if status.instruction_set is None:
         raise BackendError(f"edgespec's kernels cannot be used: {status.reason}")
     return formats_of(header)
+
+
+_ENOUGH_CYCLES = 50
+
+_MOST_DRIFT = 0.5  # in log: the machine is 1.65 times as fast or slow as when it was measured
+
+
+def remember(
+    plan: Plan, exactness: Exactness, policy: Policy, drafter: Drafter, usage: Usage
+) -> None:
+    """Write what was learned. The file is read first: another process may have changed it."""
+    profile = load_profile(plan.target.path)
+    profile.usage = usage
+    achieved, costs, setting = policy.achieved, policy.costs, exactness.setting
+    if costs is not None and setting is not None:
+        calm = spare_processors().look() >= setting.threads
+        telling = calm and achieved.cycles >= _ENOUGH_CYCLES
+        keep_costs(plan.target.path, profile, setting, costs, telling=telling)
+    learned = drafter.learned()
+    if learned.lookup is not None:
+        profile.ngram.update(learned.lookup)
+    known = profile.ngram
+    if learned.model is not None and plan.draft is not None:
+        known = profile.draft(plan.draft.path)
+        known.update(learned.model)
+    if achieved.tokens:
+        known["achieved"] = (Achieved.from_json(known.get("achieved")) + achieved).as_json()
+    profile.save()
+
+
+def keep_costs(
+    model: Path, profile: Profile, setting: SettingFigures, costs: CostTable, *, telling: bool
+) -> None:
+    """Keep what use taught of a setting's costs.
+
+    Figures that were not measured here are replaced by what use made of them. Measured ones that
+    disagree with use so much that they are wrong (taken beside another program, say) are forgotten,
+    whoever took them.
+
+    Args:
+        telling: it was used for long enough, and no other program took processors from it.
+    """
+    wrong = setting.measured and abs(float(costs.drift[0])) > _MOST_DRIFT
+    if telling and wrong:
+        forget_settings(model, setting.name)
+        profile.shapes.pop(setting.name, None)
+        profile.tuned = {}
+    elif telling and not setting.measured:
+        store_setting(model, setting.corrected(costs))
+        profile.shapes.pop(setting.name, None)
+    elif not wrong and setting.measured:
+        profile.shapes[setting.name] = costs.shape.round(4).tolist()

@@ -13,7 +13,7 @@ import psutil
 
 from edgespec.errors import InsufficientMemoryError
 from edgespec.gguf.header import GGUFHeader
-from edgespec.runtime.cgroups import control_groups, read_lines, read_number
+from edgespec.runtime.processors import control_groups, read_lines, read_number
 
 __all__ = [
     "Demand",
@@ -61,7 +61,7 @@ class MemoryEstimate:
         return self.total - self.reclaimable
 
     def __str__(self) -> str:
-        """What is required, and for what."""
+        """Say what is required, and for what."""
         return _account([self])
 
 
@@ -237,7 +237,7 @@ _FILES = (
 
 
 def _cgroup_rooms(membership: Path, root: Path) -> Iterator[int]:
-    """Bytes left in each memory control group this process is in, version 1 and 2."""
+    """Return the bytes left in each memory control group this process is in, version 1 and 2."""
     for folder in control_groups("memory", membership, root):
         for limit, usage, cache in _FILES:
             most, used = read_number(folder / limit), read_number(folder / usage)
@@ -246,7 +246,7 @@ def _cgroup_rooms(membership: Path, root: Path) -> Iterator[int]:
 
 
 def _statistic(path: Path, name: str) -> int:
-    """Page cache that a group is charged for, and that the system drops before it runs out."""
+    """Return the page cache of a group, which the system drops before memory runs out."""
     for line in read_lines(path):
         key, _, value = line.partition(" ")
         if key == name and value.isdecimal():

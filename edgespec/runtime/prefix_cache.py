@@ -120,6 +120,18 @@ class PrefixCache:
         best = max(self._saved, key=lambda one: one.known(tokens), default=None)
         return best if best is not None and best.known(tokens) else None
 
+    def best(self, context: Context, held: Int32Array, tokens: Int32Array) -> SavedPrefix | None:
+        """Return the state that knows most of a text: a saved one, or what the context holds.
+
+        Args: as for `switch`.
+        """
+        found = self.find(tokens)
+        known = 0 if found is None else found.known(tokens)
+        shared = shared_length(held, tokens)
+        if shared > known and shared >= context.lowest:
+            return SavedPrefix.of(context, held)
+        return found
+
     def clear(self) -> None:
         """Forget all of them."""
         self._saved.clear()
@@ -157,7 +169,7 @@ def shared_length(one: Int32Array, other: Int32Array) -> int:
 
 
 def _covers(saved: SavedPrefix, beginning: Int32Array) -> bool:
-    """Whether a state can be cut back to this text."""
+    """Return whether a state can be cut back to this text."""
     return saved.known(beginning) == len(beginning)
 
 

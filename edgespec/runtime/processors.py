@@ -1,4 +1,4 @@
-"""Which processors this process may use, and how many of them others keep busy.
+"""Which processors this process may use, its control groups, and how many others keep busy.
 
 A team of threads that wait for each other collapses when one of them is not running: tokens then
 take as long as the system's time slices. So there are never more threads than processors that
@@ -17,18 +17,65 @@ from typing import NamedTuple
 
 import psutil
 
-from edgespec.runtime.cgroups import control_groups, read_number
-
 __all__ = [
     "Load",
     "SpareProcessors",
     "allowed_processors",
+    "control_groups",
     "default_threads",
     "fast_processors",
+    "read_lines",
+    "read_number",
     "spare_processors",
 ]
 
-_ROOT = Path("/sys")
+_MEMBERSHIP = Path("/proc/self/cgroup")
+_ROOT = Path("/sys/fs/cgroup")
+
+
+def control_groups(
+    controller: str, membership: Path = _MEMBERSHIP, root: Path = _ROOT
+) -> Iterator[Path]:
+    """Yield the folders of a controller's groups, from this process's own up to the mount.
+
+    A container sees its own group as the mount's root, under a path of the host: so all levels
+    are yielded, as each may have a limit, and not all have to be there.
+
+    Args:
+        controller: "cpu" or "memory".
+        membership, root: of another file system, for tests.
+    """
+    for line in read_lines(membership):
+        _, controllers, path = ([*line.split(":", 2), "", "", ""])[:3]
+        if controllers == "":  # version 2
+            yield from _levels(root, path)
+        elif controller in controllers.split(","):
+            yield from _levels(root / controller, path)
+
+
+def _levels(mount: Path, path: str) -> Iterator[Path]:
+    group = mount / path.strip().lstrip("/")
+    for folder in (group, *group.parents):
+        yield folder
+        if folder == mount:
+            return
+
+
+def read_number(path: Path) -> int | None:
+    """Return a file's only number; None for "max" or -1, and when there is no such file."""
+    text = "".join(read_lines(path)).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return a file's lines; none if it cannot be read."""
+    try:
+        return path.read_text("ascii", "replace").splitlines()
+    except OSError:
+        return []
+
+
+_DEVICES = Path("/sys")
 _FAST_SHARE = 0.6
 """Of the largest capacity: slower cores would hold up the others at every barrier."""
 
@@ -41,20 +88,20 @@ _CALM_S = 1.0
 
 
 def default_threads() -> int:
-    """One thread for each fast physical core that this process may use, within its quota."""
+    """Return one thread for each fast physical core that this process may use, within its quota."""
     allowed = allowed_processors()
     return max(1, min(_cores(fast_processors(allowed)), _whole(_quota())))
 
 
 def allowed_processors() -> frozenset[int]:
-    """The processors, hyperthreads included, that this process may run on."""
+    """Return the processors, hyperthreads included, that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
-def fast_processors(allowed: frozenset[int], root: Path = _ROOT) -> frozenset[int]:
-    """Those without the small cores of a hybrid or big.LITTLE processor."""
+def fast_processors(allowed: frozenset[int], root: Path = _DEVICES) -> frozenset[int]:
+    """Return those without the small cores of a hybrid or big.LITTLE processor."""
     performance = _listed(root / "devices/cpu_core/cpus") & allowed
     if performance:
         return performance
@@ -65,8 +112,8 @@ def fast_processors(allowed: frozenset[int], root: Path = _ROOT) -> frozenset[in
     return frozenset(cpu for cpu, capacity in capacities.items() if capacity >= least)
 
 
-def _cores(processors: frozenset[int], root: Path = _ROOT) -> int:
-    """Physical cores: hyperthreads of one core name the same siblings."""
+def _cores(processors: frozenset[int], root: Path = _DEVICES) -> int:
+    """Count physical cores: hyperthreads of one core name the same siblings."""
     topology = (root / f"devices/system/cpu/cpu{cpu}/topology" for cpu in processors)
     siblings = [_listed(folder / "thread_siblings_list") for folder in topology]
     if all(siblings):
@@ -75,7 +122,7 @@ def _cores(processors: frozenset[int], root: Path = _ROOT) -> int:
 
 
 def _listed(path: Path) -> frozenset[int]:
-    """The numbers of a list like ``0-3,8``; none if there is no such file."""
+    """Return the numbers of a list like ``0-3,8``; none if there is no such file."""
     try:
         ranges = [part.split("-") for part in path.read_text("ascii").strip().split(",")]
         return frozenset(cpu for part in ranges for cpu in range(int(part[0]), int(part[-1]) + 1))
@@ -84,7 +131,7 @@ def _listed(path: Path) -> frozenset[int]:
 
 
 def _quota() -> float:
-    """Processors' worth of time that the control groups allow, versions 1 and 2."""
+    """Return how many processors' time the control groups allow, versions 1 and 2."""
     return min(_quotas(), default=math.inf)
 
 
@@ -104,7 +151,7 @@ def _quotas(
 
 
 def _whole(processors: float) -> int:
-    """A team that is throttled stops at every barrier: rather one thread fewer."""
+    """Round down: a team that is throttled stops at every barrier."""
     return max(1, math.floor(processors + 0.25)) if math.isfinite(processors) else 1 << 16
 
 
@@ -170,12 +217,12 @@ class SpareProcessors:
 
 @cache
 def spare_processors() -> SpareProcessors:
-    """The one of this process: all engines share its processors."""
+    """Return the one of this process: all engines share its processors."""
     return SpareProcessors()
 
 
 def _system_load() -> Load:
-    """What the system counts. Work that was started to be nice to others leaves room for ours."""
+    """Read what the system counts. Work started to be nice to others leaves room for ours."""
     each, nice = psutil.cpu_times(percpu=True), _is_nice()
     busy = 0.0
     for cpu in allowed_processors():

@@ -14,9 +14,8 @@ import numpy as np
 from edgespec._types import Int32Array
 from edgespec.errors import CancelledError, EdgespecError, UsageError
 from edgespec.interrupts import held_interrupts
-from edgespec.runtime.cycle import Cycle
+from edgespec.runtime.cycle import Cycle, LogprobReader, TokenLogprobs
 from edgespec.runtime.decoder import Decoder
-from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
 from edgespec.runtime.stream import Stream
 
 __all__ = ["FairLock", "Scheduler"]
@@ -77,7 +76,7 @@ class Scheduler:
                 raise
 
     def retract(self, stream: Stream) -> None:
-        """The stream has ended: cut the caches back to what it kept of its last cycle."""
+        """Cut the caches back to what a stream that has ended kept of its last cycle."""
         # Who has been followed by another has nothing in the caches.
         with suppress(CancelledError), self._turn(stream, lambda: self._current is not stream):
             self._decoder.keep(len(stream.sequence))
@@ -95,7 +94,7 @@ class Scheduler:
 
     @contextmanager
     def borrowed(self, holder: object) -> Iterator[None]:
-        """The decoder, for something else than a stream.
+        """Lend the decoder for something else than a stream.
 
         Raises:
             CancelledError: it was closed meanwhile.
@@ -149,7 +148,7 @@ class Scheduler:
 
     @contextmanager
     def _turn(self, stream: Stream, unwanted: Callable[[], bool]) -> Iterator[None]:
-        """The decoder, for one cycle. Ctrl-C stops it, and is raised when caches are in step."""
+        """Lend the decoder for a cycle. Ctrl-C stops it, and is raised when caches are in step."""
         try:
             with (
                 held_interrupts(lambda: self.interrupt(stream)) as came,

@@ -13,12 +13,17 @@ from edgespec.backend import Vocabulary
 from edgespec.drafters import EarlierTexts
 from edgespec.errors import CancelledError, EndedError, UsageError
 from edgespec.runtime.constraint import Constraint
-from edgespec.runtime.cycle import Cycle, Origin, Statistics
+from edgespec.runtime.cycle import (
+    Cycle,
+    GenerationTrace,
+    LogprobReader,
+    Origin,
+    Statistics,
+    TokenLogprobs,
+)
 from edgespec.runtime.decoder import Edit, PrefillProgress
-from edgespec.runtime.logprobs import LogprobReader, TokenLogprobs
 from edgespec.runtime.loops import LoopDetector
 from edgespec.runtime.reading import chunks_of
-from edgespec.runtime.trace import GenerationTrace
 from edgespec.speculation.settings import DrawSettings
 
 __all__ = ["FinishReason", "GenerationLimits", "Result", "Stream", "TextAssembler", "TokenChunk"]

@@ -11,8 +11,8 @@ import numpy as np
 
 from edgespec.backend import Context
 from edgespec.drafters import EarlierTexts
+from edgespec.runtime.drafting import prompt_lookup_of
 from edgespec.runtime.engine import Engine
-from edgespec.runtime.sources import prompt_lookup_of
 from edgespec.runtime.stream import GenerationLimits
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.verification.cache import check_cache

@@ -9,7 +9,7 @@ import pytest
 
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.backend import Context, ContextOptions, Model
-from edgespec.runtime.learning import keep_costs
+from edgespec.runtime.loading import keep_costs
 from edgespec.tuning import measure
 from edgespec.tuning.kernels import fast_options, published_figures
 from edgespec.tuning.measure import Effort, measure_context, prove_batches

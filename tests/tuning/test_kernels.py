@@ -7,7 +7,7 @@ import pytest
 
 from edgespec.backend import kernel_status
 from edgespec.gguf.header import read_header
-from edgespec.kernels.timing import FormatTimes
+from edgespec.kernels.check import FormatTimes
 from edgespec.tuning import kernels
 from edgespec.tuning.kernels import (
     fast_options,

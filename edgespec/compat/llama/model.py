@@ -16,8 +16,7 @@ from edgespec.compat.llama.asking import (
     check_others,
     engine_options,
 )
-from edgespec.compat.llama.completions import Completions
-from edgespec.compat.llama.embeddings import Embeddings, pooling_of
+from edgespec.compat.llama.completions import Completions, Embeddings, pooling_of
 from edgespec.errors import UnsupportedError, UsageError
 from edgespec.gguf.header import read_header
 from edgespec.grammars import grammar_from_schema

@@ -21,7 +21,7 @@ from edgespec.compat.openai.calls import (
     read_answer,
 )
 from edgespec.compat.openai.tools import NO_TOOLS, ToolUse
-from edgespec.runtime.logprobs import TokenLogprobs
+from edgespec.runtime.cycle import TokenLogprobs
 from edgespec.runtime.stream import Result, TokenChunk
 
 __all__ = [

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.backend import Model, ModelOptions, Vocabulary
-from edgespec.drafters.vocabulary_bridge import RetokenizedText, share_tokens
+from edgespec.drafters.cross_vocabulary import RetokenizedText, share_tokens
 from edgespec.errors import PairingError
 
 TEXTS = (
