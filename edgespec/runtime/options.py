@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgespec.drafters.trees import nodes_of
 from edgespec.errors import UsageError
 from edgespec.runtime.processors import default_threads
 
@@ -100,6 +99,8 @@ class EngineOptions:
         if self.k is not None and not 0 <= self.k <= MAX_BLOCK:
             raise UsageError(f"k is {self.k}: it has to be between 0 and {MAX_BLOCK}")
         if self.widths:
+            from edgespec.drafters.trees import nodes_of  # it needs Numba
+
             nodes = nodes_of(self.widths)
             if self.k not in (None, nodes) or nodes > MAX_BLOCK:
                 raise UsageError(
