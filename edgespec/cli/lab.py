@@ -18,6 +18,7 @@ __all__ = ["lab"]
 
 _MOST_SIBLINGS = 16
 _LONGEST_CHAIN = 32
+_SHAPES = ("1,1,1,1", "3", "2,2", "4,2,1")
 
 
 @click.command()
@@ -51,6 +52,18 @@ _LONGEST_CHAIN = 32
     metavar="N",
     help="Also N proposals for one position, tried in order.",
 )
+@click.option(
+    "--ranks",
+    metavar="A1,A2,...",
+    help="Also trees, by the probability that the draft's first, second, ... token is right.",
+)
+@click.option(
+    "--tree",
+    "shapes",
+    metavar="N,N,...",
+    multiple=True,
+    help="With --ranks: children of each node by level. May be repeated.",
+)
 @click.option("--png", metavar="FILE", help="Write a picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def lab(
@@ -62,6 +75,8 @@ def lab(
     cost: str | None,
     measure: str | None,
     siblings: int,
+    ranks: str | None,
+    shapes: tuple[str, ...],
     png: str | None,
     as_json: bool,
 ) -> None:
@@ -75,6 +90,8 @@ def lab(
         read_alpha,
         read_c,
         read_pair,
+        read_ranks,
+        read_shape,
     )
     from edgespec.lab.report import examine, write_picture
     from edgespec.lab.text import as_json as json_of
@@ -90,6 +107,10 @@ def lab(
         pair = built_in_pair()
     else:
         raise UsageError("--p and --q belong together: give both, or neither")
+    if shapes and ranks is None:
+        raise UsageError("--tree needs --ranks: how often the draft's first, second, ... are right")
+    widths = tuple(map(read_shape, shapes or _SHAPES))
+    alphas = () if ranks is None else read_ranks(ranks)
     curve = _curve(cost, measure)
     report = examine(
         pair,
@@ -98,6 +119,8 @@ def lab(
         c=read_c(c),
         alpha=None if alpha is None else read_alpha(alpha),
         count=siblings,
+        ranks=alphas,
+        shapes=widths,
     )
     if path is not None:
         write_picture(report, path)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgespec.errors import UsageError
+from edgespec.lab.shapes import shape_nodes
 from edgespec.lab.theory import Distribution, MeasuredCost
 from edgespec.registry.fetch import Progress, silent
 
@@ -24,6 +25,8 @@ __all__ = [
     "read_c",
     "read_curve",
     "read_pair",
+    "read_ranks",
+    "read_shape",
 ]
 
 _BUILT_IN_P = "0.6,0.3,0.1"
@@ -138,6 +141,38 @@ def read_alpha(text: str) -> Fraction:
     if not 0 <= alpha <= 1:
         raise UsageError(f"alpha is {_short(text)}: it is a probability, from 0 to 1")
     return alpha
+
+
+def read_ranks(text: str) -> tuple[Fraction, ...]:
+    """Read alpha of each rank.
+
+    Raises:
+        UsageError: not numbers from 0 to 1, or they add up to more than 1.
+    """
+    words = text.split(",")
+    if len(words) > _MOST:
+        raise UsageError(f"ranks has {len(words)} entries: give at most {_MOST}")
+    alphas = tuple(_read_number(word, f"rank {i}") for i, word in enumerate(words, 1))
+    if min(alphas) < 0 or sum(alphas) > 1:
+        raise UsageError(
+            f"ranks is {_short(text)}: at most one sibling is right, so that the probabilities "
+            "are not negative and add up to 1 at most"
+        )
+    return alphas
+
+
+def read_shape(text: str) -> tuple[int, ...]:
+    """Read a tree's shape: children of each node by level.
+
+    Raises:
+        UsageError: not numbers from 1 on, or a tree of too many nodes.
+    """
+    words = text.split(",")
+    if not all(word.isdecimal() and 1 <= int(word[:4]) <= _MOST for word in words):
+        raise UsageError(f"tree is {_short(text)}: it is children by level as in 4,2,2,1")
+    if shape_nodes(widths := tuple(map(int, words))) > _MOST:
+        raise UsageError(f"tree {_short(text)} has over {_MOST} nodes: give a smaller one")
+    return widths
 
 
 def read_c(text: str) -> Fraction:

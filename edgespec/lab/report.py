@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.lab.inputs import Curve, Pair
+from edgespec.lab.shapes import Ranked, rank
 from edgespec.lab.theory import (
     ONE,
     Choice,
@@ -103,16 +105,25 @@ class Tree:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole report; `trees` is empty unless siblings were asked for."""
+    """The whole report; `trees` is empty unless siblings were asked for, and `ranked` None."""
 
     decomposition: Decomposition
     chain: Chain
     trees: tuple[Tree, ...]
+    ranked: Ranked | None
     notes: tuple[str, ...]
 
 
 def examine(
-    pair: Pair, curve: Curve, *, k: int, c: Fraction, alpha: Fraction | None, count: int
+    pair: Pair,
+    curve: Curve,
+    *,
+    k: int,
+    c: Fraction,
+    alpha: Fraction | None,
+    count: int,
+    ranks: tuple[Fraction, ...] = (),
+    shapes: Sequence[tuple[int, ...]] = (),
 ) -> Report:
     """Work out the whole report.
 
@@ -123,6 +134,8 @@ def examine(
         c: cost of a draft step.
         alpha: acceptance rate of the chain; None for that of p and q.
         count: number of siblings, 0 for none.
+        ranks: alpha of each rank, for trees; none for no trees.
+        shapes: children by level of trees to compare.
     """
     decomposition = decompose(pair.p, pair.q)
     rate = decomposition.alpha if alpha is None else alpha
@@ -136,7 +149,8 @@ def examine(
         measured=_verification(curve.name, curve.cost, rate, k, c),
     )
     trees, notes = _trees(pair, curve.cost, c, count) if count else ((), ())
-    return Report(decomposition, chain, trees, (*pair.notes, *curve.notes, *notes))
+    ranked = rank(ranks, shapes, c, curve.cost, LARGEST_K) if ranks else None
+    return Report(decomposition, chain, trees, ranked, (*pair.notes, *curve.notes, *notes))
 
 
 def _verification(name: str, cost: Cost, alpha: Fraction, k: int, c: Fraction) -> Verification:

@@ -9,6 +9,7 @@ from typing import Any
 
 from edgespec.control.speedup import tokens_by_length
 from edgespec.lab.report import LARGEST_K, Chain, Report, Tree, Verification
+from edgespec.lab.shapes import BestTree, Ranked, Shape
 from edgespec.lab.theory import ONE, ZERO, Decomposition, Distribution, total_variation
 
 __all__ = ["WIDTH", "as_json", "both", "decimal", "exact", "fixed", "report_lines", "times"]
@@ -35,6 +36,9 @@ def report_lines(report: Report, encoding: str | None) -> Iterator[str]:
     if report.trees:
         yield ""
         yield from _tree_lines(report)
+    if report.ranked:
+        yield ""
+        yield from _ranked_lines(report.ranked)
     for note in report.notes:
         yield ""
         yield from textwrap.wrap(f"Note: {note}.", WIDTH, break_on_hyphens=False)
@@ -221,6 +225,45 @@ def _tree_cells(tree: Tree, n: int) -> list[str]:
     ]
 
 
+def _ranked_lines(ranked: Ranked) -> Iterator[str]:
+    alphas = ", ".join(map(decimal, ranked.alphas))
+    yield from _item("", f"TREES where the draft's first, second, ... token is right: {alphas}", 0)
+    yield ""
+    yield from _table(_shape_rows(ranked.shapes))
+    yield ""
+    yield from _item("shape", "children of each node, by level")
+    yield from _item(
+        "tokens", "1 + the sum over nodes of the product of their path's probabilities"
+    )
+    yield from _item("speedup", "tokens / (v(nodes + 1) + levels * c)")
+    yield from _item("best free", _best_tree(ranked.free))
+    yield from _item("measured", _best_tree(ranked.measured))
+    yield from _item("", f"of all trees up to {LARGEST_K} nodes; a node's ranks from the top down")
+
+
+def _shape_rows(shapes: Sequence[Shape]) -> Iterator[Sequence[str]]:
+    yield ["shape", "nodes", "tokens", "free", "measured"]
+    for shape in shapes:
+        yield [
+            ",".join(map(str, shape.widths)),
+            str(shape.nodes),
+            fixed(shape.tokens),
+            _or_dash(shape.free, times),
+            _or_dash(shape.measured, times),
+        ]
+
+
+def _best_tree(tree: BestTree) -> str:
+    if not tree.nodes or tree.speedup is None:
+        return "no tree, do not speculate"
+    nodes = " ".join(_path(node) for node in tree.nodes)
+    return f"{times(tree.speedup)}, {fixed(tree.tokens)} tokens, {len(tree.nodes)} nodes: {nodes}"
+
+
+def _path(node: Sequence[int]) -> str:
+    return ".".join(str(place + 1) for place in node)
+
+
 def _table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Yield rows with right-aligned columns, each as wide as it has to be."""
     lines = list(rows)
@@ -288,6 +331,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "decomposition": _decomposition(step),
         "chain": _chain(report.chain),
         "siblings": {_RULE[tree.replacement]: _tree(tree, report) for tree in report.trees} or None,
+        "ranked": None if report.ranked is None else _ranked(report.ranked),
         "notes": list(report.notes),
     }
 
@@ -345,6 +389,30 @@ def _tree(tree: Tree, report: Report) -> dict[str, Any]:
         "output": _list(tree.outcome.output),
         "output_equals_p": tree.outcome.output == report.decomposition.p,
         "speedup": {"free": _list(tree.free), "measured": _list(tree.measured)},
+    }
+
+
+def _ranked(ranked: Ranked) -> dict[str, Any]:
+    return {
+        "alphas": _list(ranked.alphas),
+        "shapes": [
+            {
+                "widths": list(shape.widths),
+                "nodes": shape.nodes,
+                "expected_tokens": _number(shape.tokens),
+                "speedup": {"free": _optional(shape.free), "measured": _optional(shape.measured)},
+            }
+            for shape in ranked.shapes
+        ],
+        "best": {
+            name: {
+                "nodes": [[place + 1 for place in node] for node in tree.nodes],
+                "widths": list(tree.widths),
+                "expected_tokens": _number(tree.tokens),
+                "speedup": _optional(tree.speedup),
+            }
+            for name, tree in (("free", ranked.free), ("measured", ranked.measured))
+        },
     }
 
 

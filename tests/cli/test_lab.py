@@ -144,7 +144,7 @@ def test_large_trees_say_where_they_end(found) -> None:
 
 def test_json_has_everything(found) -> None:
     report = found("--siblings", "2", "--p", "0.5,0.5", "--q", "1/2,1/2")
-    assert set(report) == {"p", "q", "decomposition", "chain", "siblings", "notes"}
+    assert set(report) == {"p", "q", "decomposition", "chain", "siblings", "ranked", "notes"}
     assert set(report["decomposition"]) == {
         "acceptance", "accepted", "rejected", "residual", "alpha", "rejection_mass",
         "total_variation", "recovered", "recovered_equals_p", "naive",
@@ -318,3 +318,29 @@ def test_the_cost_is_measured_on_this_machine(default_model: Path) -> None:
     done = subprocess.run(command, capture_output=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert b"on this machine" in done.stdout
+
+
+def test_trees_by_rank(found, lab) -> None:
+    cost = ",".join(map(str, EXAMPLE))
+    words = ("--ranks", "0.4,0.15,0.08,0.05", "--tree", "4,2,1", "--tree", "1,1", "--cost", cost)
+    ranked = found(*words)["ranked"]
+    tree, chain = ranked["shapes"]
+    assert (tree["widths"], tree["nodes"]) == ([4, 2, 1], 20)
+    assert chain["expected_tokens"]["fraction"] == "39/25"
+    assert tree["speedup"]["measured"] is None  # v(21) is not known
+    assert chain["speedup"]["free"]["value"] == pytest.approx(1.56 / 1.2)
+    assert ranked["best"]["free"]["speedup"]["value"] > chain["speedup"]["free"]["value"]
+    assert ranked["best"]["free"]["nodes"][0] == [1]
+    assert ranked["best"]["measured"]["nodes"] == []  # 1.4 tokens do not pay for 1.58 + 0.1
+    text = lab(*words)[1]
+    assert "no tree, do not speculate" in text and max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--ranks", "0.7,0.4"), ("--ranks", "x"), ("--ranks", "0.5", "--tree", "0"), ("--tree", "2"),
+     ("--ranks", "0.5", "--tree", "9,9"), ("--ranks", "-0.1")],
+)  # fmt: skip
+def test_wrong_trees_are_refused_in_one_line(lab, words) -> None:
+    status, _, error = lab(*words)
+    assert status and len(error.splitlines()) == 1
