@@ -38,7 +38,8 @@ class Figures:
         speedup: over this answer's own steps without proposals; None if that is not known.
         acceptance: share of the proposed tokens; None if none was proposed.
         used, capacity: tokens of the context.
-        exactness: what speculation keeps of plain decoding: "bitwise" or "distribution".
+        exactness: what speculation keeps of plain decoding: "bitwise", "distribution",
+            or "lossy".
     """
 
     tokens: int
@@ -85,7 +86,7 @@ class Meter:
             drafter=self._engine.drafter_name,
             used=len(self._stream.sequence),
             capacity=self._engine.context_length,
-            exactness=self._engine.exactness.mode,
+            exactness=self._engine.exactness_of(self._stream).mode,
         )
 
 
@@ -103,6 +104,8 @@ def status_line(figures: Figures, width: int = 80) -> str:
     speed = [_count(figures.tokens, "token"), f"{figures.per_second:.1f}/s"]
     accepted = [] if figures.acceptance is None else [f"{figures.acceptance:.0%} accepted"]
     context = [f"context {figures.used}/{figures.capacity}"]
+    if figures.exactness == "lossy":
+        context.insert(0, "lossy")
     gain, compared = [], []
     if figures.speedup is not None:
         gain = [f"{figures.speedup:.1f}x plain"]
@@ -115,7 +118,7 @@ def status_line(figures: Figures, width: int = 80) -> str:
         line = ", ".join([*parts, *context])
         if len(line) < width:
             return line
-    return context[0][: width - 1]
+    return ", ".join(context)[: width - 1]
 
 
 def summary_line(
@@ -160,6 +163,7 @@ def notices(result: Result, dropped: int, newly_dropped: int, shifted: int) -> I
 _KEPT = {
     "bitwise": "the logits of plain decoding bit for bit",
     "distribution": "the distribution of plain decoding but for rounding",
+    "lossy": "by typical acceptance not the distribution",
 }
 
 

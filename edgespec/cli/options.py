@@ -181,8 +181,9 @@ def sampling_options(function: Function) -> Function:
             "--accept",
             default="auto",
             show_default=True,
-            metavar="auto|greedy|rejection|coupled",
-            help="Acceptance rule; coupled gives one text per seed, whatever the draft.",
+            metavar="auto|greedy|rejection|coupled|typical",
+            help="Acceptance rule; coupled gives one text per seed, whatever the draft; "
+            "typical is lossy.",
         ),
     )
 

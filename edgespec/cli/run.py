@@ -75,7 +75,7 @@ def run(**values: Any) -> int:
     with opened(values["model"], options) as engine:
         text = prompt if values["raw"] else _render(engine, values["system"], prompt)
         stream = engine.generate(text, sampling, limits, accept=accept, grammar=grammar)
-        exactness, lookup = engine.exactness, engine.lookup
+        exactness, lookup = engine.exactness_of(stream), engine.lookup
         result = _show(stream, values["show"], values["as_json"])
     if values["as_json"]:
         report = {**result.as_json(), "seed": sampling.seed, "exactness": exactness.as_json()}
@@ -83,6 +83,8 @@ def run(**values: Any) -> int:
             report["lookup"] = {"tokens": lookup.size, "bytes": lookup.nbytes}
         click.echo(json.dumps(report, ensure_ascii=False))
     else:
+        if exactness.mode == "lossy":
+            click.echo(f"edgespec: lossy: {exactness.reason}", err=True)
         say_small_once(values["model"])
     return _status(result)
 

@@ -26,7 +26,12 @@ from edgespec.drafters import Drafter
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.sampling.parameters import is_greedy
 from edgespec.sampling.softmax import log_normalizer
-from edgespec.speculation.settings import ACCEPT_COUPLED, DrawSettings
+from edgespec.speculation.settings import (
+    ACCEPT_COUPLED,
+    ACCEPT_REJECTION,
+    ACCEPT_TYPICAL,
+    DrawSettings,
+)
 from edgespec.tuning.setting import SettingFigures
 
 __all__ = [
@@ -108,6 +113,8 @@ class LogprobReader:
             )
         ]
 
+
+_RULES = {ACCEPT_REJECTION: "rejection", ACCEPT_COUPLED: "coupled", ACCEPT_TYPICAL: "typical"}
 
 _ENOUGH_STEPS = 4
 """Steps without proposals that tell what one costs."""
@@ -375,9 +382,8 @@ def costs_and_learning(
 
 def request_facts(max_tokens: int | None, settings: DrawSettings) -> dict[str, Any]:
     """Return how a generation was asked for."""
-    rule = "coupled" if settings.rule == ACCEPT_COUPLED else "rejection"
     return {
         "max_tokens": max_tokens,
         "temperature": float(settings.arguments.temperature),
-        "rule": "greedy" if is_greedy(settings.arguments) else rule,
+        "rule": "greedy" if is_greedy(settings.arguments) else _RULES[settings.rule],
     }

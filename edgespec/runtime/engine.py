@@ -42,9 +42,9 @@ from edgespec.runtime.scheduler import Scheduler
 from edgespec.runtime.stream import GenerationLimits, Stream
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.penalties import breaker_table
-from edgespec.speculation.settings import draw_settings
+from edgespec.speculation.settings import draw_settings, is_lossy
 from edgespec.templates import ChatTemplate, check_names, control_texts
-from edgespec.tuning.exactness import remember_choice
+from edgespec.tuning.exactness import Exactness, remember_choice
 from edgespec.tuning.profile import load_profile
 from edgespec.tuning.setting import measurement_key, setting_of
 
@@ -170,6 +170,7 @@ class Engine(Closing):
                 returns, a text in llguidance's language that begins with ``%llguidance``, or GBNF;
                 or what parts of it obey.
             accept: one of `ACCEPTANCE_RULES`; "auto" is rejection, at temperature 0 greedy.
+                "typical" is lossy above that.
             logprobs: tell how likely each token was, and so many of the most likely ones.
             k: the most proposals of a cycle, up to `largest_k`; 0 for plain decoding.
             edit: changes logits in place, given the tokens before; EndedError ends the generation.
@@ -362,6 +363,13 @@ class Engine(Closing):
         """Run one cycle for this stream; None when its context is full and may not shift."""
         self._lifetime.check()
         return self._scheduler.advance(stream, limit, self._begin_turn)
+
+    def exactness_of(self, stream: Stream) -> Exactness:
+        """Return what speculation keeps of plain decoding in this answer."""
+        speculates = self.largest_k > 0 and stream.most != 0
+        if speculates and is_lossy(stream.settings):
+            return self.exactness.under_lossy_rule()
+        return self.exactness
 
     def retract(self, stream: Stream) -> None:
         """Note that the stream has ended; tokens of its last cycle may have been dropped."""

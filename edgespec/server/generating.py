@@ -161,7 +161,7 @@ def prepare(
             choices.append(make(replace(sampling, seed=(sampling.seed + len(choices)) % _SEEDS)))
     for choice in choices:
         choice.stream.recent = recent
-    return Job(choices, n, {"exactness": engine.exactness.as_json()})
+    return Job(choices, n, {"exactness": engine.exactness_of(choices[0].stream).as_json()})
 
 
 def render(engine: Engine, request: TemplateRequest) -> str:

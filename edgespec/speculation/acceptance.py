@@ -2,17 +2,61 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.filters import Workspace, advance_mu, distribution
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.draws import choose, draw_residual
-from edgespec.speculation.settings import ACCEPT_REJECTION, DrawSettings, current_mu
+from edgespec.speculation.settings import (
+    ACCEPT_REJECTION,
+    ACCEPT_TYPICAL,
+    DrawSettings,
+    current_mu,
+)
 
-__all__ = ["BROKEN_LOGITS", "NOTHING_ALLOWED", "verify_chain"]
+__all__ = [
+    "BROKEN_LOGITS",
+    "NOTHING_ALLOWED",
+    "TYPICAL_DELTA",
+    "TYPICAL_EPSILON",
+    "typical_threshold",
+    "verify_chain",
+]
 
 BROKEN_LOGITS = -1
 NOTHING_ALLOWED = -2
+
+TYPICAL_EPSILON = 0.09
+TYPICAL_DELTA = 0.3
+"""Those of Medusa's own code; they make the threshold of typical acceptance."""
+
+
+@kernel
+def typical_threshold(p: Float32Array, tokens: Int32Array, count: int) -> float:
+    """Return the probability that is enough for typical acceptance: min(epsilon, delta e^-H(p)).
+
+    Where the target is sure, a proposal has to be likely; where it hesitates between many tokens,
+    less is enough (Cai et al. 2024, "Medusa", section 2.3.1). Whatever passes is emitted, so that
+    the text is not distributed as p any more.
+    """
+    entropy = 0.0
+    for i in range(count):
+        share = float(p[tokens[i]])
+        if share > 0.0:
+            entropy -= share * np.log(share)
+    return float(min(TYPICAL_EPSILON, TYPICAL_DELTA * np.exp(-entropy)))
+
+
+@kernel
+def _typical_step(
+    p: Float32Array, proposal: int, tokens: Int32Array, count: int, seed: int, position: int
+) -> int:
+    """Return the proposal if p gives it enough, otherwise a token drawn from p."""
+    if p[proposal] >= typical_threshold(p, tokens, count):
+        return proposal
+    return choose(p, tokens, count, ACCEPT_TYPICAL, seed, position, PURPOSE_TARGET)
 
 
 @kernel
@@ -59,6 +103,7 @@ def verify_chain(
     ``history[:length + i]``, so penalties see what was proposed before it in the same block.
     A proposal that was not drawn (one-hot q) is accepted if p's own draw is the same token. That
     is as probable as under the rejection rule, and gives the text of plain decoding with that seed.
+    By the typical rule a proposal stays if p gives it enough, which is lossy.
     Mirostat's mu advances over the emitted tokens, each with the p it was drawn from, and is
     committed with them, so that it is what plain decoding would have.
 
@@ -94,6 +139,8 @@ def verify_chain(
         drawn = i < len(q) and i < k and q[i, proposal] < 1.0
         if rule == ACCEPT_REJECTION and drawn:
             token = _rejection_step(p, q[i], proposal, workspace.tokens, count, seed, position)
+        elif rule == ACCEPT_TYPICAL and i < k:
+            token = _typical_step(p, proposal, workspace.tokens, count, seed, position)
         else:
             token = choose(p, workspace.tokens, count, rule, seed, position, PURPOSE_TARGET)
         out[i] = token

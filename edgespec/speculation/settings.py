@@ -15,9 +15,11 @@ __all__ = [
     "ACCEPTANCE_RULES",
     "ACCEPT_COUPLED",
     "ACCEPT_REJECTION",
+    "ACCEPT_TYPICAL",
     "DrawSettings",
     "current_mu",
     "draw_settings",
+    "is_lossy",
     "new_mu",
     "repeatable_rule",
 ]
@@ -25,8 +27,10 @@ __all__ = [
 
 ACCEPT_REJECTION = 0
 ACCEPT_COUPLED = 1
-ACCEPTANCE_RULES = ("auto", "greedy", "rejection", "coupled")
+ACCEPT_TYPICAL = 2
+ACCEPTANCE_RULES = ("auto", "greedy", "rejection", "coupled", "typical")
 
+_RULES = {"coupled": ACCEPT_COUPLED, "typical": ACCEPT_TYPICAL}
 _NO_MU = np.zeros(0)
 
 
@@ -34,7 +38,7 @@ class DrawSettings(NamedTuple):
     """What the kernels need to know besides logits and history.
 
     Attributes:
-        rule: ACCEPT_REJECTION or ACCEPT_COUPLED.
+        rule: ACCEPT_REJECTION, ACCEPT_COUPLED or ACCEPT_TYPICAL.
         arguments: the filters.
         seed: the bits of the user's 64-bit seed, as int64.
         stream_offset: added to a token's position to give its place in the random stream, so that
@@ -72,6 +76,11 @@ def repeatable_rule(accept: str) -> str:
     return "coupled" if accept == "auto" else accept
 
 
+def is_lossy(settings: DrawSettings) -> bool:
+    """Return whether the rule changes the distribution: typical does, but at temperature 0."""
+    return settings.rule == ACCEPT_TYPICAL and not is_greedy(settings.arguments)
+
+
 def draw_settings(
     sampling: SamplingParameters, accept: str, breakers: Int32Array = NO_BREAKERS
 ) -> DrawSettings:
@@ -80,7 +89,8 @@ def draw_settings(
     Args:
         sampling: filters and seed.
         breakers: those of the parameters, as `breaker_table` makes them for the target.
-        accept: one of `ACCEPTANCE_RULES`; "auto" is rejection, at temperature 0 greedy.
+        accept: one of `ACCEPTANCE_RULES`; "auto" is rejection, at temperature 0 greedy. "typical"
+            is lossy, and nothing stands for it.
 
     Raises:
         UsageError: the rule is unknown, or "greedy" although the parameters leave a choice.
@@ -90,6 +100,6 @@ def draw_settings(
     arguments = sampling.filter_arguments(breakers)
     if accept == "greedy" and not is_greedy(arguments):
         raise UsageError("accept greedy keeps the distribution at temperature 0 only")
-    rule = ACCEPT_COUPLED if accept == "coupled" else ACCEPT_REJECTION
+    rule = _RULES.get(accept, ACCEPT_REJECTION)
     seed = int(np.uint64(sampling.seed).astype(np.int64))
     return DrawSettings(rule, arguments, seed, mu=new_mu(arguments))

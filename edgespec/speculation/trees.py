@@ -21,9 +21,9 @@ from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.filters import Workspace, distribution
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_DRAFT, PURPOSE_TARGET, uniform
-from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED
+from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED, typical_threshold
 from edgespec.speculation.draws import choose
-from edgespec.speculation.settings import ACCEPT_REJECTION, DrawSettings
+from edgespec.speculation.settings import ACCEPT_REJECTION, ACCEPT_TYPICAL, DrawSettings
 
 __all__ = ["ONE_HOT", "DraftTree", "chain_tree", "draw_sibling", "verify_tree"]
 
@@ -181,6 +181,19 @@ def _any_drawn(tree: DraftTree, parent: int) -> bool:
 
 
 @kernel
+def _most_typical(
+    tree: DraftTree, parent: int, p: Float32Array, tokens: Int32Array, count: int
+) -> int:
+    """Return the likeliest child that passes the threshold of typical acceptance; -1 if none."""
+    found, most = -1, typical_threshold(p, tokens, count)
+    for child in range(parent + 1, len(tree.tokens)):
+        share = p[tree.tokens[child]]
+        if tree.parents[child] == parent and (share > most or (found < 0 and share >= most)):
+            found, most = child, float(share)
+    return found
+
+
+@kernel
 def _walk_on(
     tree: DraftTree,
     parent: int,
@@ -197,6 +210,10 @@ def _walk_on(
         if child >= 0:
             return int(tree.tokens[child]), child
         return choose(p, tokens, count, rule, seed, position, PURPOSE_TARGET), -1
+    if rule == ACCEPT_TYPICAL:
+        child = _most_typical(tree, parent, p, tokens, count)
+        if child >= 0:
+            return int(tree.tokens[child]), child
     # What was not drawn is accepted if p's own draw is the same: as probable, and plain text.
     token = choose(p, tokens, count, rule, seed, position, PURPOSE_TARGET)
     for child in range(parent + 1, len(tree.tokens)):

@@ -43,13 +43,13 @@ class Exactness:
     """What was chosen.
 
     Attributes:
-        mode: "bitwise" or "distribution".
+        mode: "bitwise" or "distribution"; "lossy" under a rule that does not keep the distribution.
         setting: its figures; None when nothing is speculated and nothing had to be measured.
         largest_k: the longest block of proposals that keeps the promise.
         reason: one line for the user.
     """
 
-    mode: Literal["bitwise", "distribution"]
+    mode: Literal["bitwise", "distribution", "lossy"]
     setting: SettingFigures | None
     largest_k: int
     reason: str
@@ -58,6 +58,14 @@ class Exactness:
     def flash_attention(self) -> bool:
         """Whether the context is to be opened with flash attention."""
         return self.setting is not None and self.setting.flash_attention
+
+    def under_lossy_rule(self) -> Exactness:
+        """Return what is left of it for an answer by typical acceptance."""
+        reason = (
+            "typical acceptance emits any proposal that the model finds likely enough: texts are "
+            "not distributed as without speculation"
+        )
+        return replace(self, mode="lossy", reason=reason)
 
     def as_json(self) -> dict[str, Any]:
         """Return the ``exactness`` object of ``edgespec run --json``."""

@@ -34,6 +34,7 @@ __all__ = [
     "Trial",
     "check_rejection",
     "make_trials",
+    "tally_trials",
 ]
 
 Tally = Callable[..., int]
@@ -193,15 +194,7 @@ def check_rejection(
     Raises:
         NumericalError: logits are broken, or the filters leave no token.
     """
-    outcomes = []
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for i, trial in enumerate(trials):
-                progress(f"{trial.prefix}, {trial.filters}")
-                counts, accepted = _draw(trial, i * draws, draws, tally, pool)
-                outcomes.append((trial, g_test(counts, trial.expected), accepted / draws))
-        finally:
-            pool.shutdown(cancel_futures=True)
+    outcomes = tally_trials(trials, draws, threads, tally, progress)
     rejected = holm_rejects([test.p_value for _, test, _ in outcomes], FALSE_ALARM_RATE)
     return CheckResult(
         "rejection",
@@ -220,6 +213,22 @@ def check_rejection(
             if bad
         ),
     )
+
+
+def tally_trials(
+    trials: Sequence[Trial], draws: int, threads: int, tally: Tally, progress: Progress
+) -> list[tuple[Trial, GTest, float]]:
+    """Draw first tokens in every trial; return their test, and the share of accepted proposals."""
+    outcomes = []
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for i, trial in enumerate(trials):
+                progress(f"{trial.prefix}, {trial.filters}")
+                counts, accepted = _draw(trial, i * draws, draws, tally, pool)
+                outcomes.append((trial, g_test(counts, trial.expected), accepted / draws))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return outcomes
 
 
 # -- prefixes and proposals -----------------------------------------------------------------

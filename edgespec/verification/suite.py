@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -30,7 +31,8 @@ from edgespec.verification.identity import (
     check_greedy,
     check_invariance,
 )
-from edgespec.verification.rejection import check_rejection, make_trials
+from edgespec.verification.rejection import Trial, check_rejection, make_trials
+from edgespec.verification.typical import check_typical
 
 __all__ = ["CHECKS", "FULL", "QUICK", "Effort", "Timed", "run_checks"]
 
@@ -78,10 +80,15 @@ class Timed:
 
 
 def run_checks(
-    engine: Engine, effort: Effort = FULL, progress: Progress = silent
+    engine: Engine,
+    effort: Effort = FULL,
+    progress: Progress = silent,
+    *,
+    typical: bool = False,
 ) -> Iterator[Timed]:
     """Yield results in the order of `CHECKS`, each as soon as it is there.
 
+    With `typical`, what typical acceptance loses comes last.
     The engine must not generate meanwhile; its caches are empty afterwards.
 
     Raises:
@@ -93,9 +100,10 @@ def run_checks(
     run = _Suite(engine, effort, prompts, can_roll_back)
     _look_up(engine, prompts)
     try:
-        for number, name in enumerate(CHECKS, 1):
+        names = (*CHECKS, "typical") if typical else CHECKS
+        for number, name in enumerate(names, 1):
             started = perf_counter()
-            result = run.check(name, _numbered(progress, number, name))
+            result = run.check(name, _told(progress, f"{number}/{len(names)} {name}"))
             yield Timed(result, perf_counter() - started)
     finally:
         engine.forget()
@@ -116,8 +124,8 @@ def _look_up(engine: Engine, prompts: list[Prompt]) -> None:
     lookup.consult([earlier] if engine.lookup is None else [engine.lookup, earlier])
 
 
-def _numbered(progress: Progress, number: int, name: str) -> Progress:
-    return lambda words: progress(f"{number}/{len(CHECKS)} {name}: {words}")
+def _told(progress: Progress, name: str) -> Progress:
+    return lambda words: progress(f"{name}: {words}")
 
 
 @dataclass(frozen=True)
@@ -128,8 +136,8 @@ class _Suite:
     can_roll_back: bool
 
     def check(self, name: str, progress: Progress) -> CheckResult:
-        if name == "rejection":
-            return self._rejection(progress)
+        if name in ("rejection", "typical"):
+            return self._frequencies(name, progress)
         if not self.can_roll_back:
             return not_applicable(name, _NO_ROLLBACK)
         if name == "invariance":
@@ -163,13 +171,16 @@ class _Suite:
             progress=progress,
         )
 
-    def _rejection(self, progress: Progress) -> CheckResult:
-        engine = self.engine
-        prompts = self.prompts[: self.effort.prefixes]
-        trials = make_trials(engine.target, engine.drafter, prompts, progress)
-        return check_rejection(
-            trials, self.effort.draws, threads=engine.target.options.threads, progress=progress
-        )
+    def _frequencies(self, name: str, progress: Progress) -> CheckResult:
+        progress("looking for prefixes")
+        check = check_rejection if name == "rejection" else check_typical
+        threads = self.engine.target.options.threads
+        return check(self._trials, self.effort.draws, threads=threads, progress=progress)
+
+    @cached_property
+    def _trials(self) -> list[Trial]:
+        engine, prompts = self.engine, self.prompts[: self.effort.prefixes]
+        return make_trials(engine.target, engine.drafter, prompts)
 
     def _cache(self, progress: Progress) -> CheckResult:
         """Check the target's cache even without a drafter, at the k asked for."""

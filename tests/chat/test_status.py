@@ -50,6 +50,16 @@ def test_status_line_fits(drafter: str, tokens: int, width: int) -> None:
     assert cell_len(status_line(figures, width)) < width
 
 
+@pytest.mark.parametrize("width", [80, 60, 20])
+@pytest.mark.parametrize("tokens", [1, 99_999])
+def test_a_lossy_rule_is_always_said(tokens: int, width: int) -> None:
+    figures = replace(FIGURES, exactness="lossy", tokens=tokens, drafter="a-long-name" * 5)
+    assert "lossy, context" in status_line(figures, width)
+    assert len(status_line(figures, width)) < width
+    assert "not the distribution" in list(statistics_lines(_result(), figures))[-1]
+    assert max(map(len, statistics_lines(_result(), figures))) < 80
+
+
 @pytest.mark.parametrize("width", [80, 60])
 @pytest.mark.parametrize("model", ["m", "語" * 50])
 @pytest.mark.parametrize("drafter", ["none", "a-model-with-a-very-long-name" * 3])
@@ -122,7 +132,9 @@ def test_the_speedup_is_of_this_answer_and_only_told_when_it_is_known() -> None:
     statistics.count_cycle(3, 2, drafting=True)
     stream = SimpleNamespace(statistics=statistics, emitted=[], sequence=[])
     turn: Any = SimpleNamespace(stream=stream)
-    engine: Any = SimpleNamespace(context_length=100, drafter_name="ngram", exactness=PLAIN)
+    engine: Any = SimpleNamespace(
+        context_length=100, drafter_name="ngram", exactness_of=lambda _: PLAIN
+    )
     meter = Meter(turn, engine)
     assert meter.read().speedup is None  # too few tokens
     statistics.emitted = 50

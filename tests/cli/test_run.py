@@ -54,6 +54,16 @@ def test_json_has_every_documented_key(edgespec: Any) -> None:
     assert result["timings"]["decode_s"] >= result["timings"]["verify_s"]
 
 
+def test_a_lossy_rule_is_said(edgespec: Any) -> None:
+    given = ("run", "-p", PROMPT, "--draft", "ngram", "--max-tokens", "8", "--accept", "typical")
+    lossy = json.loads(edgespec(*given, "--json").stdout)
+    assert lossy["exactness"]["mode"] == "lossy"
+    assert "not distributed" in lossy["exactness"]["reason"]
+    assert b"lossy" in edgespec(*given).stderr
+    greedy = json.loads(edgespec(*given, "--json", "--temperature", "0").stdout)
+    assert greedy["exactness"]["mode"] == "bitwise"
+
+
 def test_streamed_text_equals_json_text_for_every_drafter(edgespec: Any) -> None:
     plain = edgespec("run", "-p", PROMPT, *GREEDY, "--draft", "none").stdout.decode()
     for draft in ("ngram", "smollm2-135m"):

@@ -98,6 +98,25 @@ def test_sampled_trees_have_the_targets_joint_distribution(
     assert p_value(counts, exact, runs) > FALSE_ALARMS / CASES
 
 
+def test_typical_text_at_temperature_0_is_greedy(open_engine: Any, expected: Any) -> None:
+    for options in ({"draft": "ngram"}, {"draft": str(HEAD), "tree": "3,2", "k": None}):
+        engine = open_engine(**options)
+        for prompt, tokens in expected.items():
+            assert emitted(engine, prompt, GREEDY, 64, accept="typical") == tokens
+
+
+def test_typical_accepts_more_than_the_exact_rule(open_engine: Any, expected: Any) -> None:
+    engine = open_engine(draft=str(HEAD), tree="3,2", k=None)
+    accepted = dict.fromkeys(("rejection", "typical"), 0)
+    for rule in accepted:
+        for seed, prompt in enumerate(expected):
+            stream = run(engine, prompt, unfiltered(seed), 48, accept=rule)
+            accepted[rule] += stream.statistics.accepted
+            lossy = engine.exactness_of(stream).mode == "lossy"
+            assert lossy == (rule == "typical")
+    assert accepted["typical"] > accepted["rejection"]
+
+
 def test_penalties_see_each_nodes_own_path(open_engine: Any, prompts: tuple[str, ...]) -> None:
     sampling = unfiltered(3, top_k=8, repeat_penalty=1.6, presence_penalty=0.5)
     reference = emitted(open_engine(), prompts[1], sampling, 40, accept="coupled")

@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from edgespec import GenerationLimits, SamplingParameters
+from edgespec.server.generating import Defaults
 
 GREEDY = SamplingParameters(temperature=0.0)
 MESSAGES: list[Any] = [
@@ -448,6 +449,18 @@ def test_speculation_can_be_switched_in_a_request(client: Any) -> None:
     assert max(map(int, short.edgespec["speculation"]["k_histogram"])) == 1
     assert max(map(int, usual.edgespec["speculation"]["k_histogram"])) == 3
     assert usual.edgespec["exactness"]["mode"] == "bitwise"
+
+
+def test_a_lossy_rule_is_said_with_every_answer(serve: Any) -> None:
+    given: Any = {"model": "x", "prompt": "One day", "max_tokens": 4}
+    with serve(defaults=Defaults(SamplingParameters(), accept="typical")) as running:
+        client = running.client()
+        answer = client.completions.create(**given)
+        greedy = client.completions.create(**given, temperature=0)
+        plain = client.completions.create(**given, extra_body={"edgespec": {"draft": "none"}})
+    assert answer.edgespec["exactness"]["mode"] == "lossy"
+    for kept in (greedy, plain):
+        assert kept.edgespec["exactness"]["mode"] == "bitwise"
 
 
 def test_a_gap_is_filled_by_models_that_can(serve: Any, other_model: Any) -> None:
