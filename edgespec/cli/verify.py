@@ -46,6 +46,7 @@ def verify(**values: Any) -> int:
     greedy      greedy answers are plain decoding's, token for token
     coupled     sampled answers with a seed are too, by the coupled rule
     rejection   frequencies of sampled tokens fit the target's distribution
+    trees       nodes have the bits of chains, siblings the right frequencies
     cache       after many rejections the caches are like newly filled ones
     typical     what a lossy rule changes, where --accept typical is given
     """

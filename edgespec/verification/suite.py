@@ -32,15 +32,17 @@ from edgespec.verification.identity import (
     check_invariance,
 )
 from edgespec.verification.rejection import Trial, check_rejection, make_trials
+from edgespec.verification.trees import check_trees, proposing_trees, tree_drafter
 from edgespec.verification.typical import check_typical
 
 __all__ = ["CHECKS", "FULL", "QUICK", "Effort", "Timed", "run_checks"]
 
-CHECKS = ("invariance", "greedy", "coupled", "rejection", "cache")
+CHECKS = ("invariance", "greedy", "coupled", "rejection", "trees", "cache")
 
 _ANSWERED, _EARLIER = 4, 24  # prompts whose answers are looked up, and tokens of such an answer
 
 _NO_ROLLBACK = "this model's cache cannot be rolled back, so nothing is speculated"
+_NO_TREES = "nothing to compare: no trees are proposed"
 _NO_DRAFTER = "nothing to compare: no drafter is in use"
 
 
@@ -103,7 +105,8 @@ def run_checks(
         names = (*CHECKS, "typical") if typical else CHECKS
         for number, name in enumerate(names, 1):
             started = perf_counter()
-            result = run.check(name, _told(progress, f"{number}/{len(names)} {name}"))
+            with proposing_trees(engine.drafter):
+                result = run.check(name, _told(progress, f"{number}/{len(names)} {name}"))
             yield Timed(result, perf_counter() - started)
     finally:
         engine.forget()
@@ -142,6 +145,8 @@ class _Suite:
             return not_applicable(name, _NO_ROLLBACK)
         if name == "invariance":
             return self._invariance(progress)
+        if name == "trees":
+            return self._trees(progress)
         if name == "cache":
             return self._cache(progress)
         return self._texts(check_greedy if name == "greedy" else check_coupled, name, progress)
@@ -181,6 +186,19 @@ class _Suite:
     def _trials(self) -> list[Trial]:
         engine, prompts = self.engine, self.prompts[: self.effort.prefixes]
         return make_trials(engine.target, engine.drafter, prompts)
+
+    def _trees(self, progress: Progress) -> CheckResult:
+        engine = self.engine
+        if tree_drafter(engine.drafter) is None:
+            return not_applicable("trees", _NO_TREES)
+        return check_trees(
+            engine.target,
+            self.prompts[: self.effort.prefixes],
+            self._trials,
+            self.effort.draws // 2,
+            threads=engine.target.options.threads,
+            progress=progress,
+        )
 
     def _cache(self, progress: Progress) -> CheckResult:
         """Check the target's cache even without a drafter, at the k asked for."""

@@ -14,7 +14,7 @@ from edgespec.verification import suite
 from edgespec.verification.checks import CheckResult
 
 SMALL = suite.Effort(depths=(20,), answer=6, prefixes=1, draws=2_500, cycles=6)
-NAMES = ["invariance", "greedy", "coupled", "rejection", "cache"]
+NAMES = ["invariance", "greedy", "coupled", "rejection", "trees", "cache"]
 
 
 @pytest.fixture
@@ -38,7 +38,8 @@ def test_json_has_all_figures(small: CliRunner) -> None:
     assert (facts["drafter"], facts["k"], facts["threads"]) == ("ngram", 2, 2)
     assert [check["name"] for check in facts["checks"]] == NAMES
     for check in facts["checks"]:
-        assert check["holds"] and check["applies"] and check["figures"]
+        assert check["holds"] and check["applies"] == (check["name"] != "trees")
+        assert check["figures"] or not check["applies"]
         assert check["seconds"] >= 0
 
 
@@ -60,7 +61,7 @@ def test_a_failing_check_is_exit_status_1_with_its_reason(
 ) -> None:
     bad = CheckResult("greedy", False, "1 answers differ " * 8, details=("here it is " * 12,))
     monkeypatch.setattr(
-        suite, "run_checks", lambda *_: iter([suite.Timed(bad, 0.1), suite.Timed(bad, 0.1)])
+        suite, "run_checks", lambda *_, **__: iter([suite.Timed(bad, 0.1), suite.Timed(bad, 0.1)])
     )
     done = small.invoke(verify, ["--ctx", "256", "--threads", "1"], standalone_mode=False)
     assert done.return_value == 1

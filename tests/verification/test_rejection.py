@@ -113,10 +113,10 @@ def test_expected_distribution_equals_the_kernels(trials: list[Trial]) -> None:
 
 def test_a_draft_can_propose_nothing(target: Context, questions: list[Any]) -> None:
     class Mute(ModelDrafter):
-        def propose(self, history: Any, length: int, budget: Any) -> Any:
+        def extend(self, history: Any, length: int, budget: Any, given: int) -> Any:
             from edgespec.drafters import Proposal
 
-            return Proposal(0)
+            return Proposal(given)
 
     size = target.model.vocabulary.size
     with Context(target.model, target.options) as context:
