@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgespec.backend import Context
-from edgespec.drafters import EarlierTexts
+from edgespec.drafters import ComposedDrafter, EarlierTexts
 from edgespec.runtime.drafting import prompt_lookup_of
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.stream import GenerationLimits
@@ -203,10 +203,12 @@ class _Suite:
     def _cache(self, progress: Progress) -> CheckResult:
         """Check the target's cache even without a drafter, at the k asked for."""
         engine = self.engine
-        drafts = engine.drafter.speculates
+        drafts, drafter = engine.drafter.speculates, engine.drafter
+        if isinstance(drafter, ComposedDrafter):
+            drafter = drafter.model  # prompt lookup has no cache
         return check_cache(
             engine.target,
-            engine.drafter,
+            drafter,
             engine.largest_k if drafts else engine.options.most,
             self.prompts[0],
             self.effort.cycles,

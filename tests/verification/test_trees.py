@@ -15,6 +15,7 @@ from edgespec.sampling.kernel import kernel
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.draws import choose
 from edgespec.speculation.trees import draw_sibling
+from edgespec.verification.cache import check_cache
 from edgespec.verification.rejection import make_trials
 from edgespec.verification.trees import check_trees, proposing_trees, tree_drafter
 
@@ -130,6 +131,17 @@ def test_a_context_without_trees_has_nothing_to_check(
 ) -> None:
     if not target.branches:
         assert not check_trees(target, questions, [], 0).applies
+
+
+def test_caches_after_trees_of_a_draft_model(
+    trunk: Context, damaged_model: Any, make_drafter: Any, questions: list[Any]
+) -> None:
+    options = ModelOptions(formats_of(read_header(damaged_model)), 2)
+    with Model(damaged_model, options) as model, Context(model, OPTIONS) as context:
+        drafter = make_drafter(context)
+        drafter.shape = (2, 1)
+        result = check_cache(trunk, drafter, 4, questions[0], 24)
+    assert result.holds and result.figures["draft_compared"], result.details
 
 
 def test_growing_trees_have_a_shape_meanwhile(damaged_drafter: Any) -> None:
