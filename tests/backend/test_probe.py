@@ -11,6 +11,7 @@ import pytest
 from edgespec import Engine, EngineOptions
 from edgespec.backend import probe, require_sound
 from edgespec.errors import ModelFileError
+from edgespec.gguf import checks
 from edgespec.gguf.header import read_header
 
 
@@ -20,9 +21,21 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+_BLINDED = "from edgespec.gguf import checks\nchecks._SECTIONED = frozenset()\n"
+
+
 @pytest.fixture
-def aborting(built_models: ModuleType, tmp_path: Path) -> Path:
-    """A model that llama.cpp loads, and ends the process at its first evaluation."""
+def aborting(built_models: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model that llama.cpp loads, and ends the process at its first evaluation.
+
+    The header's check knows what is wrong with it, and is made not to: here, and in processes that
+    are started with this path.
+    """
+    monkeypatch.setattr(checks, "_SECTIONED", frozenset())
+    folder = tmp_path / "blinded"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(_BLINDED)
+    monkeypatch.syspath_prepend(folder)
     path: Path = built_models.write_llama(tmp_path / "odd.gguf", architecture="paddleocr")
     return path
 

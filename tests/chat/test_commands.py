@@ -76,7 +76,10 @@ def test_exit(chat: Chat, say: Say, line: str) -> None:
         ("/set allow-loops yes", "allow-loops is 'yes': it has to be on or off"),
         ("/set overflow over", "overflow is 'over': it is stop or shift"),
         ("/set accept greedy", "accept greedy keeps the distribution at temperature 0 only"),
-        ("/set accept all", "accept is 'all': it is one of auto, greedy, rejection, coupled"),
+        (
+            "/set accept all",
+            "accept is 'all': it is one of auto, greedy, rejection, coupled, typical",
+        ),
     ],
 )
 def test_a_mistake_costs_one_line_and_changes_nothing(
