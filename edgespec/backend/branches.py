@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,16 +41,25 @@ class Branches:
         self._known_paths: Int64Array = np.zeros((MOST_NODES, MOST_NODES), np.int64)
         self._moves: Int64Array = np.zeros((MOST_NODES, 2), np.int64)
 
-    def lay(self, base: int, parents: Int32Array, start: int = 0) -> None:
-        """Take the next evaluation for nodes of a tree that grows behind the first `base` cells.
+    @contextlib.contextmanager
+    def laid(self, base: int, parents: Int32Array, start: int) -> Iterator[None]:
+        """Take evaluations inside for nodes of a tree that grows behind the first `base` cells.
 
         Args:
             parents: int32 (n,), of each node so far: an earlier one, or -1 for none.
             start: the first node that is evaluated next; those before it were.
         """
+        self.lay(base, parents, start)
+        try:
+            yield
+        finally:
+            self._tell(0)
+
+    def lay(self, base: int, parents: Int32Array, start: int) -> None:
+        """Tell the device of a tree, as `laid` does for as long as it is entered."""
         tree, count = self._tree, len(parents) - start
         tree[tables.TREE_COUNT], tree[tables.TREE_BASE] = count, base
-        tree[tables.TREE_MOVED], tree[tables.TREE_CACHES] = 1, 0
+        tree[tables.TREE_CACHES] = 0
         for index, parent in enumerate(parents[start:].tolist()):
             node, depth = start + index, 0
             if parent >= 0:
@@ -60,10 +70,6 @@ class Branches:
             # The chain that llama.cpp sees has a token of the same position there.
             self._rows[index] = max(0, depth - start)
         self._tell(tree.ctypes.data)
-
-    def lift(self) -> None:
-        """Take the next evaluation for a chain again."""
-        self._tell(0)
 
     def _tell(self, tree: int) -> None:
         for slot in self._slots:

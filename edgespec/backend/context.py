@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,13 +182,8 @@ class Context(Closing):
         Raises:
             UsageError: not with this context; see `can_branch`.
         """
-        if self._branches is None or len(tokens) > min(MOST_NODES, self.options.batch):
-            raise UsageError("this context cannot evaluate such a tree")
-        self._branches.lay(self.length, parents)
-        try:
+        with self.tree(self.length, parents, len(tokens), self.options.batch):
             return self.evaluate(tokens, outputs)
-        finally:
-            self._branches.lift()
 
     def extend_tree(self, base: int, tokens: Int32Array, parents: Int32Array) -> Float32Array:
         """Append nodes to a tree that grows level by level; return the logits after each.
@@ -202,13 +198,20 @@ class Context(Closing):
 
         Raises: as `evaluate_tree`.
         """
-        if self._branches is None or len(parents) > MOST_NODES:
-            raise UsageError("this context cannot evaluate such a tree")
-        self._branches.lay(base, parents, len(parents) - len(tokens))
-        try:
+        with self.tree(base, parents, len(tokens), self.options.batch):
             return self.evaluate(tokens, len(tokens))
-        finally:
-            self._branches.lift()
+
+    def tree(
+        self, base: int, parents: Int32Array, count: int, most: int
+    ) -> AbstractContextManager[None]:
+        """Take evaluations inside for the last `count` nodes of a tree, of which `most` fit.
+
+        Raises:
+            UsageError: too many nodes, or trees cannot be evaluated.
+        """
+        if self._branches is None or count > most or len(parents) > MOST_NODES:
+            raise UsageError("this context cannot evaluate such a tree")
+        return self._branches.laid(base, parents, len(parents) - count)
 
     def keep_path(self, base: int, path: Int32Array) -> None:
         """Keep a path of the tree that was just evaluated, and nothing else of it.

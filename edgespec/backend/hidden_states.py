@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.backend.branches import MOST_NODES
 from edgespec.backend.context import Context, ContextOptions
 from edgespec.backend.model import Model
 from edgespec.backend.native import FINAL_TAP, LAYER_TAPS, capabilities, lib
@@ -243,14 +242,8 @@ class HeadContext(Context):
 
         Raises: as `step`, and UsageError as `Context.extend_tree`.
         """
-        fits = len(tokens) <= self.options.outputs and len(parents) <= MOST_NODES
-        if self._branches is None or not fits:
-            raise UsageError("this context cannot evaluate such a tree")
-        self._branches.lay(base, parents, len(parents) - len(tokens))
-        try:
+        with self.tree(base, parents, len(tokens), self.options.outputs):
             count = self._append(tokens, states)
-        finally:
-            self._branches.lift()
         logits = lib.llama_get_logits_ith(self.pointer, 0)
         rows = np.ctypeslib.as_array(logits, (count, self.model.vocabulary.size))
         return rows, self._states(0, count)

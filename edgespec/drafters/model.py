@@ -28,17 +28,6 @@ class ModelDrafter(TreeDrafter):
         stopping: decides how many are drafted.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        target_vocabulary: int,
-        width: int,
-        longest: int,
-        stopping: DraftStopping,
-    ) -> None:
-        ids = np.arange(width, dtype=np.int32)
-        super().__init__(context, target_vocabulary, width, longest, stopping, ids)
-
     def missing(self, length: int) -> int:
         """Return the tokens that its cache lacks, but for the last."""
         return length - 1 - self.context.length
@@ -149,7 +138,7 @@ class EagleDrafter(TreeDrafter):
     ) -> None:
         head = context.model.header.eagle
         assert head is not None
-        ids = np.arange(shared_vocabulary, dtype=np.int32)
+        ids = None
         if head.target_ids is not None:
             ids = head.target_ids[head.target_ids < shared_vocabulary].astype(np.int32)
         super().__init__(context, target_vocabulary, shared_vocabulary, longest, stopping, ids)

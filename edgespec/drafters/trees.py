@@ -32,25 +32,17 @@ from edgespec.sampling.parameters import is_greedy
 from edgespec.speculation.settings import ACCEPT_COUPLED, ACCEPT_REJECTION, current_mu
 from edgespec.speculation.trees import ONE_HOT, DraftTree, draw_sibling
 
-__all__ = ["GROWN", "TreeDrafter", "nodes_of"]
+__all__ = ["GROWN", "TreeDrafter"]
 
 GROWN: tuple[int, ...] = ()
 """In place of widths: a tree that grows while it pays."""
 
 
-def nodes_of(widths: tuple[int, ...]) -> int:
-    """Return how many nodes a tree has whose nodes have so many children, by level."""
-    total, level = 0, 1
-    for width in widths:
-        level *= width
-        total += level
-    return total
-
-
 class TreeDrafter(SteppingDrafter):
     """A drafter that can evaluate several continuations at once.
 
-    Args: as of `SteppingDrafter`.
+    Args: as of `SteppingDrafter`, and
+        ids: int32, the tokens that it has logits of; None for the first `width`.
 
     Attributes:
         shape: `GROWN`, or children of a node by level; None for chains.
@@ -63,16 +55,16 @@ class TreeDrafter(SteppingDrafter):
         width: int,
         longest: int,
         stopping: DraftStopping,
-        ids: Int32Array,
+        ids: Int32Array | None = None,
     ) -> None:
         super().__init__(context, target_vocabulary, width, longest, stopping)
         self.shape: tuple[int, ...] | None = None
-        self._ids = ids
+        self._ids = np.arange(width, dtype=np.int32) if ids is None else ids
         self._tree = make_grown_tree()
         self._verified: Int32Array = np.zeros(longest, np.int32)
         self._size = 0
         self._chosen: Int32Array = np.zeros(WIDEST, np.int32)
-        self._tokens: Int32Array = np.zeros(min(CHILDREN, len(ids)), np.int32)
+        self._tokens: Int32Array = np.zeros(min(CHILDREN, len(self._ids)), np.int32)
         self._shares: Float64Array = np.zeros(len(self._tokens))
         self._entry_parents: Int32Array = np.zeros(0, np.int32)
 

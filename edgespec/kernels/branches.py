@@ -32,7 +32,7 @@ def prepare_tree(state: int, graph: int) -> None:
 def _set_positions(tree: int, positions: int) -> None:
     """Set a tree's positions; llama.cpp was told those of a chain."""
     count, base = load64(tree + 8 * tables.TREE_COUNT), load64(tree + 8 * tables.TREE_BASE)
-    if load64(tree + 8 * tables.TREE_MOVED) == 0 or load64(positions + ggml.SIZES) != count:
+    if load64(positions + ggml.SIZES) != count:
         return
     for token in range(count):
         depth = load64(tree + 8 * (tables.TREE_DEPTHS + token))

@@ -78,8 +78,7 @@ STATE_SLOTS = RANGES + MOST_RANGES * RANGE_SLOTS
 # what it sees as if it lay alone behind the first `TREE_BASE` cells.
 TREE_COUNT = 0  # tokens evaluated
 TREE_BASE = 1  # cells that all of them see
-TREE_MOVED = 2  # whether positions are to be set: llama.cpp was told those of a chain
-TREE_CACHES = 3  # caches met so far: of keys and of values, for each layer
+TREE_CACHES = 2  # caches met so far: of keys and of values, for each layer
 TREE_DEPTHS = 8  # by token: tokens above it, those of earlier evaluations among them
 MOST_NODES = 64
 TREE_ROWS = TREE_DEPTHS + MOST_NODES  # by token: whose row of the mask it has

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 
 from edgespec.errors import UsageError
@@ -99,9 +101,7 @@ class EngineOptions:
         if self.k is not None and not 0 <= self.k <= MAX_BLOCK:
             raise UsageError(f"k is {self.k}: it has to be between 0 and {MAX_BLOCK}")
         if self.widths:
-            from edgespec.drafters.trees import nodes_of  # it needs Numba
-
-            nodes = nodes_of(self.widths)
+            nodes = sum(accumulate(self.widths, mul))
             if self.k not in (None, nodes) or nodes > MAX_BLOCK:
                 raise UsageError(
                     f"tree {self.tree} has {nodes} nodes: it may have {MAX_BLOCK}, and leave k out"

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.filters import Workspace, distribution
 from edgespec.sampling.kernel import kernel
@@ -25,7 +23,7 @@ from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED, typi
 from edgespec.speculation.draws import choose
 from edgespec.speculation.settings import ACCEPT_REJECTION, ACCEPT_TYPICAL, DrawSettings
 
-__all__ = ["ONE_HOT", "DraftTree", "chain_tree", "draw_sibling", "verify_tree"]
+__all__ = ["ONE_HOT", "DraftTree", "draw_sibling", "verify_tree"]
 
 ONE_HOT = -1
 """In place of a row of q: the token was not drawn."""
@@ -51,14 +49,6 @@ class DraftTree(NamedTuple):
     parents: Int32Array
     rows: Int32Array
     q: Float32Array
-
-
-def chain_tree(tokens: Int32Array) -> DraftTree:
-    """Return a chain of tokens that were not drawn."""
-    count = len(tokens)
-    parents = np.arange(-1, count - 1, dtype=np.int32)
-    rows = np.full(count, ONE_HOT, np.int32)
-    return DraftTree(tokens, parents, rows, np.zeros((0, 0), np.float32))
 
 
 @kernel

@@ -22,7 +22,6 @@ from edgespec.speculation.settings import ACCEPT_COUPLED, ACCEPT_REJECTION, Draw
 from edgespec.speculation.trees import (
     ONE_HOT,
     DraftTree,
-    chain_tree,
     draw_sibling,
     verify_tree,
 )
@@ -317,6 +316,12 @@ def walk(logits, tree, *, temperature=0.0, seed=0, length=1):
         path,
     )
     return a, out[: max(a, 0) + 1].tolist(), path[: max(a, 0)].tolist(), history
+
+
+def chain_tree(tokens):
+    """A chain of tokens that were not drawn."""
+    parents = np.arange(-1, len(tokens) - 1, dtype=np.int32)
+    return DraftTree(tokens, parents, np.full(len(tokens), ONE_HOT, np.int32), NO_Q)
 
 
 def test_greedy_takes_the_path_that_the_target_takes():
