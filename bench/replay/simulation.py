@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from bench.replay.recorded import Costs, Generation
-from edgespec.control.budget import DraftBudget
-from edgespec.control.controller import CycleTiming, Policy
+from edgespec.control.controller import CycleTiming, DraftBudget, Policy
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters import Drafter, Proposal
 from edgespec.speculation.settings import DrawSettings

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.theory.answers import Turn
-from edgespec.control.budget import fixed_budget
+from edgespec.control.controller import fixed_budget
 from edgespec.control.costs import CostTable, make_cost_table, predicted_cost
 from edgespec.drafters import Drafter, PromptLookupDrafter
 from edgespec.tuning.measure import measure_cost, measuring_text

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import Float64Array
-from edgespec.control.budget import DraftBudget, best_length, fixed_budget
 from edgespec.control.calibration import (
     POSITIONS,
     Calibration,
@@ -20,6 +19,7 @@ from edgespec.control.calibration import (
     record,
     write_calibration,
 )
+from edgespec.control.controller import DraftBudget, best_length, fixed_budget
 from edgespec.sampling.kernel import kernel
 
 __all__ = ["DraftStopping"]

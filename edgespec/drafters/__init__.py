@@ -41,11 +41,11 @@ __all__ = [
 ]
 
 _RENAMED = {
-    "Allowance": ("edgespec.control.budget", "DraftBudget"),
+    "Allowance": ("edgespec.control.controller", "DraftBudget"),
     "ForeignDrafter": ("edgespec.drafters.cross_vocabulary", "CrossVocabularyDrafter"),
     "NgramDrafter": ("edgespec.drafters.prompt_lookup", "PromptLookupDrafter"),
     "Pace": ("edgespec.control.stopping", "DraftStopping"),
-    "fixed_allowance": ("edgespec.control.budget", "fixed_budget"),
+    "fixed_allowance": ("edgespec.control.controller", "fixed_budget"),
 }
 
 

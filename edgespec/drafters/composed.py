@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.control.budget import DraftBudget, best_length
+from edgespec.control.controller import DraftBudget, best_length
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import Drafter, Learned, Proposal
 from edgespec.grammars import Likely

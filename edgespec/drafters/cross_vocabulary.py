@@ -16,7 +16,7 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context, Vocabulary
-from edgespec.control.budget import DraftBudget
+from edgespec.control.controller import DraftBudget
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters.protocol import DETERMINISTIC, Proposal
 from edgespec.drafters.stepping import ContextDrafter, draft_token

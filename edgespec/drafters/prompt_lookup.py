@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.control.budget import DraftBudget, best_length
+from edgespec.control.controller import DraftBudget, best_length
 from edgespec.drafters.automaton import (
     SuffixAutomaton,
     ending,

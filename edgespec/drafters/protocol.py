@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.control.budget import DraftBudget
+from edgespec.control.controller import DraftBudget
 from edgespec.speculation.settings import DrawSettings
 from edgespec.speculation.trees import DraftTree
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edgespec._types import ByteArray, Float32Array, Float64Array, Int32Array, Int64Array
-from edgespec.control.budget import DraftBudget, best_length
+from edgespec.control.controller import DraftBudget, best_length
 from edgespec.drafters.protocol import Learned, Proposal
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.softmax import best_two

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
-from edgespec.control.budget import DraftBudget
+from edgespec.control.controller import DraftBudget
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters.protocol import Learned, Proposal
 from edgespec.errors import NumericalError

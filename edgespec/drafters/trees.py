@@ -9,8 +9,8 @@ import numpy as np
 
 from edgespec._types import Float32Array, Float64Array, Int32Array
 from edgespec.backend import MOST_NODES, Context
-from edgespec.control.budget import DraftBudget
 from edgespec.control.calibration import expected
+from edgespec.control.controller import DraftBudget
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters.growing import (
     CHILDREN,

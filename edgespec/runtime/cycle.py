@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgespec._types import Float32Array
-from edgespec.control.budget import DraftBudget
-from edgespec.control.controller import CycleTiming, Policy
+from edgespec.control.controller import CycleTiming, DraftBudget, Policy
 from edgespec.drafters import Drafter
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.sampling.parameters import is_greedy

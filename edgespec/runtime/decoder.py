@@ -15,8 +15,7 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
-from edgespec.control.budget import DraftBudget
-from edgespec.control.controller import CycleTiming, FixedPolicy, Policy
+from edgespec.control.controller import CycleTiming, DraftBudget, FixedPolicy, Policy
 from edgespec.drafters import Drafter, ForcedTokens, Proposal
 from edgespec.errors import ContextFullError, NumericalError, UsageError
 from edgespec.runtime.constraint import Constraint

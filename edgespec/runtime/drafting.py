@@ -16,7 +16,7 @@ from edgespec.backend import (
     RecordedInputs,
     Vocabulary,
 )
-from edgespec.control.budget import draft_speedup
+from edgespec.control.controller import draft_speedup
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters import (
     ComposedDrafter,

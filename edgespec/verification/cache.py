@@ -9,7 +9,7 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
-from edgespec.control.budget import DraftBudget
+from edgespec.control.controller import DraftBudget
 from edgespec.drafters import Drafter, Learned, ModelDrafter, NoDrafter, Proposal
 from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder

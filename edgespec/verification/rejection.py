@@ -11,7 +11,7 @@ import numpy as np
 
 from edgespec._types import Float32Array, Float64Array, Int32Array, Int64Array
 from edgespec.backend import Context
-from edgespec.control.budget import fixed_budget
+from edgespec.control.controller import fixed_budget
 from edgespec.drafters import DETERMINISTIC, Drafter
 from edgespec.errors import NumericalError
 from edgespec.sampling.filters import Workspace, make_workspace

@@ -13,8 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from edgespec._types import BoolArray, Float64Array, Int32Array
-from edgespec.control.budget import DraftBudget
-from edgespec.control.controller import AdaptivePolicy, CycleTiming, FixedPolicy, Policy
+from edgespec.control.controller import (
+    AdaptivePolicy,
+    CycleTiming,
+    DraftBudget,
+    FixedPolicy,
+    Policy,
+)
 from edgespec.control.costs import CostTable, make_cost_table
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters.composed import ComposedDrafter

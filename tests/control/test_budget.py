@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.control.budget import DraftBudget, best_length, fixed_budget
+from edgespec.control.controller import DraftBudget, best_length, fixed_budget
 
 PROPERTY = settings(max_examples=300, deadline=None, derandomize=True)
 

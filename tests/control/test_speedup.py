@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from edgespec.control.budget import draft_speedup
+from edgespec.control.controller import draft_speedup
 from edgespec.control.costs import make_cost_table
 from edgespec.control.speedup import continued, expected_speedups, fastest
 from edgespec.lab.theory import best_k, expected_tokens

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.control.budget import DraftBudget, fixed_budget
 from edgespec.control.calibration import notice, record
+from edgespec.control.controller import DraftBudget, fixed_budget
 from edgespec.control.stopping import DraftStopping
 
 PROPERTY = settings(max_examples=200, deadline=None, derandomize=True)

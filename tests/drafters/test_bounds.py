@@ -12,7 +12,7 @@ WORKLOAD = """
 import math
 import numpy as np
 from edgespec.control.stopping import DraftStopping
-from edgespec.control.budget import DraftBudget, fixed_budget
+from edgespec.control.controller import DraftBudget, fixed_budget
 from edgespec.drafters.automaton import extend, ending, make_automaton
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.sampling.filters import distribution, make_workspace

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.control.budget import fixed_budget
+from edgespec.control.controller import fixed_budget
 from edgespec.drafters import EarlierTexts, PromptLookupDrafter
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgespec.control.budget import DraftBudget, fixed_budget
+from edgespec.control.controller import DraftBudget, fixed_budget
 from edgespec.drafters.composed import ForcedTokens
 from edgespec.drafters.protocol import NoDrafter, Proposal
 from edgespec.grammars import Likely

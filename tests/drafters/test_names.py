@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgespec import drafters
-from edgespec.control.budget import DraftBudget, fixed_budget
+from edgespec.control.controller import DraftBudget, fixed_budget
 from edgespec.control.stopping import DraftStopping
 
 

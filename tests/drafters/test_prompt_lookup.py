@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.control.budget import fixed_budget
+from edgespec.control.controller import fixed_budget
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 
 ROOM = 16

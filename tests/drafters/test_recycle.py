@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgespec.control.budget import DraftBudget, fixed_budget
+from edgespec.control.controller import DraftBudget, fixed_budget
 from edgespec.drafters.recycle import RecycleDrafter
 from edgespec.sampling.softmax import best_two
 

@@ -11,7 +11,7 @@ import pytest
 
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.backend import capabilities
-from edgespec.control.budget import fixed_budget
+from edgespec.control.controller import fixed_budget
 from edgespec.drafters import CrossVocabularyDrafter, ModelDrafter
 from edgespec.errors import PairingError
 from tests.runtime.exact import GREEDY, run, unfiltered

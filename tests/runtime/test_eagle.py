@@ -12,7 +12,7 @@ import pytest
 
 from edgespec import Engine, EngineOptions, GenerationLimits
 from edgespec.backend import Context, HeadContext, RecordedInputs, capabilities
-from edgespec.control.budget import fixed_budget
+from edgespec.control.controller import fixed_budget
 from edgespec.drafters import ComposedDrafter, EagleDrafter, PromptLookupDrafter
 from edgespec.errors import PairingError
 from edgespec.runtime import drafting, plan
