@@ -16,8 +16,7 @@ from edgespec.backend import (
     kernel_status,
 )
 from edgespec.control.controller import AdaptivePolicy, FixedPolicy, Policy
-from edgespec.control.costs import CostTable
-from edgespec.control.speedup import Achieved
+from edgespec.control.costs import Achieved, CostTable
 from edgespec.drafters import Drafter
 from edgespec.errors import BackendError
 from edgespec.gguf.header import read_header

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgespec.control.calibration import POSITIONS, expected, read_calibration
-from edgespec.control.costs import predicted_cost
-from edgespec.control.speedup import (
+from edgespec.control.costs import (
     Achieved,
     ExpectedSpeedup,
     continued,
     expected_speedups,
     fastest,
+    predicted_cost,
 )
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.tuning.setting import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgespec.control.calibration import make_calibration, write_calibration
-from edgespec.control.speedup import Achieved, expected_speedups
+from edgespec.control.costs import Achieved, expected_speedups
 from edgespec.tuning.profile import Profile, explain
 from edgespec.tuning.report import explanation_lines
 from edgespec.tuning.setting import Setting, SettingFigures
