@@ -9,8 +9,8 @@ import numpy as np
 from bench.replay.recorded import Generation
 from bench.replay.simulation import KnownDraft
 from edgespec import Engine, EngineOptions, SamplingParameters
-from edgespec.control.calibration import make_calibration
 from edgespec.control.controller import fixed_budget
+from edgespec.control.stopping import make_calibration
 from edgespec.drafters import ContextDrafter
 from edgespec.speculation.settings import draw_settings
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from edgespec._types import Float32Array, Float64Array, Int32Array
-from edgespec.control.calibration import Calibration, estimate, notice, record
 from edgespec.control.controller import DraftBudget
+from edgespec.control.stopping import Calibration, estimate, notice, record
 from edgespec.sampling.kernel import kernel
 from edgespec.speculation.trees import ONE_HOT, DraftTree
 

@@ -9,9 +9,8 @@ import numpy as np
 
 from edgespec._types import Float32Array, Float64Array, Int32Array
 from edgespec.backend import MOST_NODES, Context
-from edgespec.control.calibration import expected
 from edgespec.control.controller import DraftBudget
-from edgespec.control.stopping import DraftStopping
+from edgespec.control.stopping import DraftStopping, expected
 from edgespec.drafters.growing import (
     CHILDREN,
     WIDEST,

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edgespec.control.calibration import POSITIONS, expected, read_calibration
 from edgespec.control.costs import (
     Achieved,
     ExpectedSpeedup,
@@ -22,6 +21,7 @@ from edgespec.control.costs import (
     fastest,
     predicted_cost,
 )
+from edgespec.control.stopping import POSITIONS, expected, read_calibration
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.tuning.setting import (
     Setting,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.control import calibration as module
-from edgespec.control.calibration import (
+from edgespec.control.stopping import (
     POSITIONS,
     estimate,
     expected,

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.control.calibration import notice, record
 from edgespec.control.controller import DraftBudget, fixed_budget
-from edgespec.control.stopping import DraftStopping
+from edgespec.control.stopping import DraftStopping, notice, record
 
 PROPERTY = settings(max_examples=200, deadline=None, derandomize=True)
 K = 8

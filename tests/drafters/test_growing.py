@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 
-from edgespec.control.calibration import estimate, make_calibration
 from edgespec.control.controller import DraftBudget
+from edgespec.control.stopping import estimate, make_calibration
 from edgespec.drafters.growing import (
     add_children,
     as_draft_tree,

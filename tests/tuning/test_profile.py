@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from edgespec.control.calibration import make_calibration, write_calibration
 from edgespec.control.costs import Achieved, expected_speedups
+from edgespec.control.stopping import make_calibration, write_calibration
 from edgespec.tuning.profile import Profile, explain
 from edgespec.tuning.report import explanation_lines
 from edgespec.tuning.setting import Setting, SettingFigures
