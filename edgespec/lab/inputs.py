@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgespec.errors import UsageError
-from edgespec.lab.shapes import shape_nodes
 from edgespec.lab.theory import Distribution, MeasuredCost
+from edgespec.lab.trees import shape_nodes
 from edgespec.registry.fetch import Progress, silent
 
 __all__ = [

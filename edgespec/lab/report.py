@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.lab.inputs import Curve, Pair
-from edgespec.lab.shapes import Ranked, rank
 from edgespec.lab.theory import (
     ONE,
     Choice,
@@ -24,7 +23,7 @@ from edgespec.lab.theory import (
     free_verification,
     speedup,
 )
-from edgespec.lab.trees import TooManyCasesError, TreeOutcome, siblings
+from edgespec.lab.trees import Ranked, TooManyCasesError, TreeOutcome, rank, siblings
 from edgespec.pictures import BLUE, GREEN, ORANGE, PURPLE, write_panels
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 
 from edgespec.control.costs import tokens_by_length
 from edgespec.lab.report import LARGEST_K, Chain, Report, Tree, Verification
-from edgespec.lab.shapes import BestTree, Ranked, Shape
 from edgespec.lab.theory import ONE, ZERO, Decomposition, Distribution, total_variation
+from edgespec.lab.trees import BestTree, Ranked, Shape
 
 __all__ = ["WIDTH", "as_json", "both", "decimal", "exact", "fixed", "report_lines", "times"]
 

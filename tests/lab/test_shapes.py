@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.lab.shapes import best_tree, best_trees, shape_tokens, tree_tokens
 from edgespec.lab.theory import MeasuredCost, expected_tokens, free_verification
+from edgespec.lab.trees import best_tree, best_trees, shape_tokens, tree_tokens
 
 RANKS = (Fraction(2, 5), Fraction(3, 20), Fraction(2, 25))
 MOST = 4
