@@ -21,7 +21,7 @@ from edgespec.runtime.compiling import warm_up
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.workspace import make_workspace
 from edgespec.speculation.acceptance import verify_chain
-from edgespec.speculation.settings import draw_settings
+from edgespec.speculation.draws import draw_settings
 from edgespec.tuning.drafting import measure_draft
 
 __all__ = ["KERNELS", "Blocks", "Judge", "make_blocks", "measure_vocabulary", "peaked_logits"]

@@ -23,7 +23,7 @@ from edgespec.drafters.stepping import ContextDrafter, draft_token
 from edgespec.errors import PairingError
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import is_greedy
-from edgespec.speculation.settings import DrawSettings
+from edgespec.speculation.draws import DrawSettings
 
 __all__ = ["CrossVocabularyDrafter", "RetokenizedText", "SharedTokens", "share_tokens"]
 

@@ -33,7 +33,7 @@ from edgespec.drafters.earlier import (
 )
 from edgespec.drafters.protocol import Learned, Proposal
 from edgespec.sampling.kernel import kernel
-from edgespec.speculation.settings import DrawSettings
+from edgespec.speculation.draws import DrawSettings
 
 __all__ = ["PromptLookupDrafter"]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.control.controller import DraftBudget
-from edgespec.speculation.settings import DrawSettings
+from edgespec.speculation.draws import DrawSettings
 from edgespec.speculation.trees import DraftTree
 
 __all__ = ["DETERMINISTIC", "Drafter", "Learned", "NoDrafter", "Proposal"]

@@ -28,7 +28,7 @@ from edgespec.drafters.protocol import Proposal
 from edgespec.drafters.stepping import SteppingDrafter
 from edgespec.sampling.filters import distribution
 from edgespec.sampling.parameters import is_greedy
-from edgespec.speculation.settings import ACCEPT_COUPLED, ACCEPT_REJECTION, current_mu
+from edgespec.speculation.draws import ACCEPT_COUPLED, ACCEPT_REJECTION, current_mu
 from edgespec.speculation.trees import ONE_HOT, DraftTree, draw_sibling
 
 __all__ = ["GROWN", "TreeDrafter"]

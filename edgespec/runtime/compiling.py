@@ -29,8 +29,7 @@ from edgespec.sampling.penalties import allowed_set, apply_bias, apply_dry, appl
 from edgespec.sampling.random import PURPOSE_TARGET
 from edgespec.sampling.workspace import Workspace
 from edgespec.speculation.acceptance import verify_chain
-from edgespec.speculation.draws import choose
-from edgespec.speculation.settings import DrawSettings, draw_settings
+from edgespec.speculation.draws import DrawSettings, choose, draw_settings
 
 __all__ = ["compile_half", "warm_up"]
 

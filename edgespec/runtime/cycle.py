@@ -25,7 +25,7 @@ from edgespec.drafters import Drafter
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.sampling.parameters import is_greedy
 from edgespec.sampling.softmax import log_normalizer
-from edgespec.speculation.settings import (
+from edgespec.speculation.draws import (
     ACCEPT_COUPLED,
     ACCEPT_REJECTION,
     ACCEPT_TYPICAL,

@@ -24,7 +24,7 @@ from edgespec.runtime.cycle import (
 from edgespec.runtime.decoder import Edit, PrefillProgress
 from edgespec.runtime.loops import LoopDetector
 from edgespec.runtime.reading import chunks_of
-from edgespec.speculation.settings import DrawSettings
+from edgespec.speculation.draws import DrawSettings
 
 __all__ = ["FinishReason", "GenerationLimits", "Result", "Stream", "TextAssembler", "TokenChunk"]
 

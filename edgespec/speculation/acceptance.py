@@ -8,12 +8,13 @@ from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.filters import Workspace, advance_mu, distribution
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
-from edgespec.speculation.draws import choose, draw_residual
-from edgespec.speculation.settings import (
+from edgespec.speculation.draws import (
     ACCEPT_REJECTION,
     ACCEPT_TYPICAL,
     DrawSettings,
+    choose,
     current_mu,
+    draw_residual,
 )
 
 __all__ = [

@@ -20,8 +20,7 @@ from edgespec.sampling.filters import Workspace, distribution
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_DRAFT, PURPOSE_TARGET, uniform
 from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED, typical_threshold
-from edgespec.speculation.draws import choose
-from edgespec.speculation.settings import ACCEPT_REJECTION, ACCEPT_TYPICAL, DrawSettings
+from edgespec.speculation.draws import ACCEPT_REJECTION, ACCEPT_TYPICAL, DrawSettings, choose
 
 __all__ = ["ONE_HOT", "DraftTree", "draw_sibling", "verify_tree"]
 

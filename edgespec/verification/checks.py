@@ -19,7 +19,7 @@ from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
 from edgespec.runtime.engine import Engine
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.speculation.settings import DrawSettings
+from edgespec.speculation.draws import DrawSettings
 
 __all__ = [
     "CheckResult",

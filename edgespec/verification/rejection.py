@@ -18,8 +18,7 @@ from edgespec.sampling.filters import Workspace, make_workspace
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain
-from edgespec.speculation.draws import draw_proposal
-from edgespec.speculation.settings import DrawSettings, draw_settings
+from edgespec.speculation.draws import DrawSettings, draw_proposal, draw_settings
 from edgespec.verification.checks import CheckResult, Progress, Prompt, plain_logits, silent
 from edgespec.verification.distributions import (
     GTest,

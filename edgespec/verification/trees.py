@@ -14,7 +14,7 @@ from edgespec.drafters import ComposedDrafter, Drafter
 from edgespec.drafters.trees import GROWN, TreeDrafter
 from edgespec.sampling.filters import Workspace
 from edgespec.sampling.kernel import kernel
-from edgespec.speculation.settings import DrawSettings
+from edgespec.speculation.draws import DrawSettings
 from edgespec.speculation.trees import ONE_HOT, DraftTree, draw_sibling, verify_tree
 from edgespec.verification.checks import CheckResult, Progress, Prompt, not_applicable, silent
 from edgespec.verification.rejection import Tally, Trial, check_rejection

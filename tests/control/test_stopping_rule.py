@@ -15,8 +15,7 @@ from scipy import stats
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain
-from edgespec.speculation.draws import draw_proposal
-from edgespec.speculation.settings import ACCEPT_REJECTION, draw_settings
+from edgespec.speculation.draws import ACCEPT_REJECTION, draw_proposal, draw_settings
 
 P = np.array([0.40, 0.30, 0.15, 0.10, 0.05])
 # Two prefixes, as it were: a draft that is sure, and one that is not.

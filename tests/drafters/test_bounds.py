@@ -19,7 +19,7 @@ from edgespec.sampling.filters import distribution, make_workspace
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain
 from edgespec.speculation.draws import draw_proposal
-from edgespec.speculation.settings import DrawSettings
+from edgespec.speculation.draws import DrawSettings
 from edgespec.control.controller import AdaptivePolicy, CycleTiming
 from edgespec.control.costs import make_cost_table
 

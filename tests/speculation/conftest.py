@@ -20,15 +20,13 @@ from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.acceptance import verify_chain
 from edgespec.speculation.draws import (
-    choose,
-    draw_proposal,
-    draw_residual,
-)
-from edgespec.speculation.settings import (
     ACCEPT_COUPLED,
     ACCEPT_REJECTION,
     DrawSettings,
+    choose,
     current_mu,
+    draw_proposal,
+    draw_residual,
     new_mu,
 )
 

@@ -21,11 +21,12 @@ from edgespec.speculation.acceptance import (
     _rejection_step,
     verify_chain,
 )
-from edgespec.speculation.draws import choose, draw_residual
-from edgespec.speculation.settings import (
+from edgespec.speculation.draws import (
     ACCEPT_COUPLED,
     ACCEPT_REJECTION,
     DrawSettings,
+    choose,
+    draw_residual,
     draw_settings,
 )
 

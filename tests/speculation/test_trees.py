@@ -17,8 +17,7 @@ from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED
-from edgespec.speculation.draws import choose
-from edgespec.speculation.settings import ACCEPT_COUPLED, ACCEPT_REJECTION, DrawSettings
+from edgespec.speculation.draws import ACCEPT_COUPLED, ACCEPT_REJECTION, DrawSettings, choose
 from edgespec.speculation.trees import (
     ONE_HOT,
     DraftTree,

@@ -9,10 +9,10 @@ from edgespec import SamplingParameters
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.random import PURPOSE_TARGET
 from edgespec.speculation.acceptance import verify_chain
-from edgespec.speculation.draws import choose
-from edgespec.speculation.settings import (
+from edgespec.speculation.draws import (
     ACCEPT_REJECTION,
     ACCEPT_TYPICAL,
+    choose,
     draw_settings,
     is_lossy,
     repeatable_rule,
