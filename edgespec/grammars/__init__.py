@@ -1,8 +1,7 @@
 """What an answer may be: JSON Schemas, regular expressions, grammars, and who obeys them."""
 
 from edgespec.grammars.call_forms import grammars_of_arguments, taught_forms
-from edgespec.grammars.foresight import Foresight, Likely
-from edgespec.grammars.guidance import Guide, Matcher
+from edgespec.grammars.guidance import Foresight, Guide, Likely, Matcher
 from edgespec.grammars.texts import (
     PartGrammars,
     choice_of_calls,
