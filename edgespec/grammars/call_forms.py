@@ -11,9 +11,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from edgespec.grammars.literals import Literals, in_order
 from edgespec.grammars.schema import followed, parse_schema
-from edgespec.grammars.texts import HEAD, PartGrammars, schema_rule, validation_error
+from edgespec.grammars.texts import (
+    HEAD,
+    Literals,
+    PartGrammars,
+    in_order,
+    schema_rule,
+    validation_error,
+)
 
 __all__ = ["grammars_of_arguments", "taught_forms"]
 
