@@ -26,7 +26,7 @@ from edgespec.benchmark.measuring import machine_facts
 from edgespec.gguf.header import read_header
 from edgespec.registry.resolve import resolve
 from edgespec.runtime.processors import SpareProcessors, default_threads
-from edgespec.tuning.kernels import faster_formats
+from edgespec.tuning.exactness import faster_formats
 
 ADAPTIVE = "adaptive"
 DEPTH = 64

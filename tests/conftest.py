@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from edgespec.files import cache_root
     from edgespec.registry.resolve import resolve
     from edgespec.runtime.compiling import warm_up
-    from edgespec.tuning.kernels import fast_options
+    from edgespec.tuning.exactness import fast_options
 
     if hasattr(config, "workerinput"):
         return  # a second process finds it done

@@ -97,7 +97,7 @@ def _tune(
     from edgespec.control.costs import Achieved
     from edgespec.runtime.compiling import warm_up
     from edgespec.runtime.plan import make_plan
-    from edgespec.tuning.kernels import usual_kernels
+    from edgespec.tuning.exactness import usual_kernels
     from edgespec.tuning.profile import load_profile
     from edgespec.tuning.report import tuning_lines
     from edgespec.tuning.search import make_mix, thread_counts
@@ -196,7 +196,7 @@ def _stored_figures(path: Path, profile: Profile) -> SettingFigures | None:
 
 def _setting_name(options: EngineOptions, target: Path) -> str:
     from edgespec.gguf.header import read_header
-    from edgespec.tuning.kernels import usual_kernels
+    from edgespec.tuning.exactness import usual_kernels
     from edgespec.tuning.setting import Setting
 
     repack, threads = options.repack is not False, options.thread_count

@@ -26,7 +26,7 @@ from edgespec.errors import ContextFullError
 from edgespec.gguf.header import GGUFHeader
 from edgespec.runtime.drafting import draft_with
 from edgespec.runtime.plan import pair
-from edgespec.tuning.kernels import fast_options
+from edgespec.tuning.exactness import fast_options
 from edgespec.tuning.measure import measure_cost
 
 __all__ = ["Trained", "finish", "leave"]

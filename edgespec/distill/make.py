@@ -45,7 +45,7 @@ from edgespec.registry.cache import sha256_of
 from edgespec.runtime.memory import available_memory, estimate
 from edgespec.runtime.plan import pair
 from edgespec.templates import ChatTemplate
-from edgespec.tuning.kernels import fast_options
+from edgespec.tuning.exactness import fast_options
 
 __all__ = ["Report", "Request", "make_draft"]
 

@@ -101,7 +101,7 @@ def measured_curve(model: str | None, download: Progress = silent) -> Curve:
     from edgespec.backend import Context, ContextOptions, Model
     from edgespec.registry.resolve import resolve
     from edgespec.runtime.processors import default_threads
-    from edgespec.tuning.kernels import fast_options
+    from edgespec.tuning.exactness import fast_options
     from edgespec.tuning.measure import measure_cost
 
     found = resolve(model, progress=download)

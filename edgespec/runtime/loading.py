@@ -30,8 +30,9 @@ from edgespec.tuning.exactness import (
     Exactness,
     choose_exactness,
     exactness_of,
+    faster_formats,
+    published_figures,
 )
-from edgespec.tuning.kernels import faster_formats, published_figures
 from edgespec.tuning.measure import QUICK, prove_batches, token_seconds
 from edgespec.tuning.profile import Profile, Usage, load_profile
 from edgespec.tuning.setting import (

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgespec.backend import Context, ContextOptions, HeadContext, Model
-from edgespec.tuning.kernels import fast_options
+from edgespec.tuning.exactness import fast_options
 from edgespec.tuning.measure import measuring_text, stand_at
 
 __all__ = [

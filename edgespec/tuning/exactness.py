@@ -8,15 +8,25 @@ measured: a block never holds more tokens than were bit-identical to single ones
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
+from edgespec.backend import ModelOptions, formats_of, kernel_status, time_formats
+from edgespec.gguf.header import GGUFHeader, read_header
 from edgespec.tuning.setting import (
+    Setting,
     SettingFigures,
+    build_facts,
     forget_measurements,
+    load_measurement,
     store_measurement,
 )
 
@@ -26,9 +36,13 @@ __all__ = [
     "Exactness",
     "choose_exactness",
     "exactness_of",
+    "fast_options",
+    "faster_formats",
     "forget_choice",
+    "published_figures",
     "relative_cost",
     "remember_choice",
+    "usual_kernels",
 ]
 
 _TYPICAL_BLOCK = 4
@@ -167,3 +181,135 @@ def forget_choice(model: str) -> None:
 def _choice_key(model: str) -> str:
     name = re.sub(r"[^\w.-]", "_", model)[:100]
     return f"choice-{name}"
+
+
+_TOKEN, _BLOCK, _PROMPT = 1, 4, 32
+_SECONDS = 0.2
+"""For a format, in any case one look at each of the rivals."""
+
+_WORTH = 1.05
+"""Where both are about as fast, ours: their batches are bit-identical to single tokens."""
+
+_PROMPT_SHARE = 1 / 8
+"""Of an answer's evaluations a prompt's are few, but long."""
+
+
+def faster_formats(header: GGUFHeader) -> frozenset[str]:
+    """Return the types of tensors that our kernels multiply faster; measure what is unknown."""
+    if kernel_status().instruction_set is None:
+        return frozenset()
+    return frozenset(name for name in formats_of(header) if _faster(name))
+
+
+def fast_options(file: Path, threads: int) -> ModelOptions:
+    """Return how to open a file so that the kernels that are faster here multiply its weights."""
+    return ModelOptions(faster_formats(read_header(file)), threads)
+
+
+def usual_kernels(header: GGUFHeader) -> str:
+    """Say whose kernels multiply most of a file's weights where the user left it open."""
+    return "edgespec" if faster_formats(header) else "llama.cpp"
+
+
+def _faster(name: str) -> bool:
+    key = _key(name)
+    known = _verdict(key)
+    if known is None:
+        columns = (_TOKEN, _BLOCK, _PROMPT)
+        times = time_formats([name], threads=1, columns=columns, seconds=_SECONDS).get(name)
+        if times is None:
+            return False
+        ours, theirs = _score(times.ours), _score(times.theirs)
+        known = _verdict(key)  # another process may have measured meanwhile: one verdict for all
+        if known is None:
+            store_measurement(key, {"format": name, "ours_s": ours, "theirs_s": theirs})
+            known = ours <= _WORTH * theirs
+    return known
+
+
+def _verdict(key: str) -> bool | None:
+    stored = load_measurement(key) or {}
+    ours, theirs = stored.get("ours_s"), stored.get("theirs_s")
+    if not isinstance(ours, float) or not isinstance(theirs, float):
+        return None
+    return ours <= _WORTH * theirs
+
+
+def _score(seconds: dict[int, float]) -> float:
+    return seconds[_TOKEN] + seconds[_BLOCK] + _PROMPT_SHARE * seconds[_PROMPT]
+
+
+def _key(name: str) -> str:
+    facts = [*build_facts(), kernel_status().instruction_set, name]
+    return "kernels-" + hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+# -- what batches cost before they were measured here ------------------------------------------
+#
+# Each curve is the upper envelope of what was measured of four models in five caches ("Our own
+# kernels" of bench/README.md: SmolLM2-135M behind 256, 2,048 and 4,096 tokens, Gemma-3-270M and
+# Qwen2.5-Coder of 0.5B and 1.5B; AMD EPYC, Zen 3, AVX2, 2 threads). So most batches cost less than
+# is thought, and use corrects the curve, size by size.
+
+_SIZES = (1, 2, 3, 4, 6, 8, 16)
+_PACKED = (1.0, 1.27, 1.63, 1.87, 3.09, 3.72, 6.98)
+"""edgespec's kernels with AVX2. VNNI computes faster from the same memory: v is no larger there."""
+
+_PACKED_512 = (1.0, 1.10, 1.18, 1.28, 1.55, 2.0, 3.7)
+"""edgespec's kernels with AVX-512 VNNI: the same models at 256 tokens (AMD EPYC, Zen 4)."""
+
+_UNPACKING = (1.0, 1.85, 2.60, 3.35, 4.56, 6.24, 11.39)
+"""llama.cpp's kernels; and ours on ARM, where they were run in an emulator only."""
+
+_PLAIN = tuple(float(n) for n in _SIZES)
+"""Without vector instructions, arithmetic is all that counts."""
+
+_BYTES_PER_SECOND = 10e9
+_PROMPT_TOKEN = 0.25  # of a single token's time, for each of a prompt
+_PLANNING_S = 0.5e-3  # of a graph of another size, with 30 layers: 0.5 to 0.6 ms of 4.2
+_DEPTH = 256
+
+
+def published_figures(
+    model: Path,
+    setting: Setting,
+    instruction_set: str | None,
+    largest: int,
+    identical: int,
+    token_s: float | None = None,
+) -> SettingFigures:
+    """Return the figures of a setting that was not measured.
+
+    Args:
+        model: whose size tells about how long a token takes where `token_s` is not known.
+        instruction_set: that our kernels use; None if they cannot be used.
+        largest: tokens of the largest batch.
+        identical: up to how many tokens batches are known to be bit-identical to single tokens.
+    """
+    seconds = token_s or model.stat().st_size / _BYTES_PER_SECOND
+    sizes = list(range(1, max(largest, _SIZES[-1]) + 1))
+    curve = _curve(setting.kernels, instruction_set)
+    slope = (curve[-1] - curve[-2]) / (_SIZES[-1] - _SIZES[-2])
+    v = [float(np.interp(n, _SIZES, curve)) + slope * max(0, n - _SIZES[-1]) for n in sizes]
+    return SettingFigures(
+        **setting._asdict(),
+        identical=min(identical, sizes[-1]),
+        logit_difference=0.0,
+        total_variation=0.0,
+        depths=[_DEPTH],
+        sizes=sizes,
+        seconds=[[seconds * cost for cost in v]],
+        switch_s=[_PLANNING_S] * len(sizes),
+        prefill_s=_PROMPT_TOKEN * seconds,
+        measured=False,
+    )
+
+
+def _curve(kernels: str, instruction_set: str | None) -> tuple[float, ...]:
+    if kernels != "edgespec" or instruction_set is None:
+        return _UNPACKING
+    if instruction_set == "plain":
+        return _PLAIN
+    if instruction_set == "avx512-vnni":
+        return _PACKED_512
+    return _UNPACKING if instruction_set.startswith("neon") else _PACKED

@@ -21,7 +21,7 @@ from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions
 from edgespec.control.costs import Achieved
 from edgespec.errors import BackendError
-from edgespec.tuning.kernels import fast_options
+from edgespec.tuning.exactness import fast_options
 from edgespec.tuning.measure import compare, measuring_text, stand_at
 from edgespec.tuning.profile import Usage
 from edgespec.tuning.setting import Setting

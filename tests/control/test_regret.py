@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from edgespec.tuning.kernels import published_figures
+from edgespec.tuning.exactness import published_figures
 from edgespec.tuning.setting import Setting
 
 N = 1500

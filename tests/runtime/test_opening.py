@@ -11,7 +11,7 @@ from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.runtime.loading import keep_costs
 from edgespec.tuning import measure
-from edgespec.tuning.kernels import fast_options, published_figures
+from edgespec.tuning.exactness import fast_options, published_figures
 from edgespec.tuning.measure import Effort, measure_context, prove_batches
 from edgespec.tuning.profile import load_profile
 from edgespec.tuning.setting import Setting, find_setting, store_setting

@@ -9,7 +9,7 @@ from edgespec.backend import kernel_status
 from edgespec.gguf.header import read_header
 from edgespec.kernels.check import FormatTimes
 from edgespec.tuning import kernels
-from edgespec.tuning.kernels import (
+from edgespec.tuning.exactness import (
     fast_options,
     faster_formats,
     usual_kernels,
