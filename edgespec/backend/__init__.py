@@ -1,6 +1,6 @@
 """The only package that talks to the native library: models, contexts, caches, hidden states."""
 
-from edgespec.backend.branches import MOST_NODES
+from edgespec.backend.checkpoints import MOST_NODES
 from edgespec.backend.context import Context, ContextOptions
 from edgespec.backend.embedding import POOLINGS, EmbeddingContext
 from edgespec.backend.grammar import Grammar

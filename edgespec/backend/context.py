@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import ByteArray, Float32Array, Int32Array
-from edgespec.backend.branches import MOST_NODES, Branches
-from edgespec.backend.checkpoints import Checkpoints, WholeState, byte_pointer
+from edgespec.backend.checkpoints import MOST_NODES, Branches, Checkpoints, WholeState, byte_pointer
 from edgespec.backend.kernels import opened_device
 from edgespec.backend.lifetime import CancelFlag, Closing, beside
 from edgespec.backend.model import Model
