@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgespec.compat.llama import Llama, LlamaGrammar
-    from edgespec.drafters.earlier import EarlierTexts
+    from edgespec.drafters.automaton import EarlierTexts
     from edgespec.grammars import grammar_from_regex, grammar_from_schema
     from edgespec.registry.fetch import Progress
     from edgespec.runtime.cycle import Origin, Statistics, TokenLogprobs
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from edgespec.sampling.parameters import SamplingParameters
 
 _HOMES = {
-    "EarlierTexts": "edgespec.drafters.earlier",
+    "EarlierTexts": "edgespec.drafters.automaton",
     "Embedder": "edgespec.runtime.embedding",
     "Engine": "edgespec.runtime.engine",
     "EngineOptions": "edgespec.runtime.options",

@@ -11,9 +11,9 @@ import importlib
 import warnings
 from typing import Any
 
+from edgespec.drafters.automaton import EarlierTexts
 from edgespec.drafters.composed import ComposedDrafter, ForcedTokens
 from edgespec.drafters.cross_vocabulary import CrossVocabularyDrafter, SharedTokens, share_tokens
-from edgespec.drafters.earlier import EarlierTexts
 from edgespec.drafters.model import EagleDrafter, ModelDrafter, ReducedDrafter
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import DETERMINISTIC, Drafter, Learned, NoDrafter, Proposal

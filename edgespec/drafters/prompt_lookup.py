@@ -14,22 +14,20 @@ from typing import Any
 from edgespec._types import Float32Array, Int32Array
 from edgespec.control.controller import DraftBudget, best_length
 from edgespec.drafters.automaton import (
+    EarlierTexts,
+    Experience,
     SuffixAutomaton,
+    believe,
+    credibility,
     ending,
     extend,
     follow,
-    make_automaton,
-    match,
-    reset,
-)
-from edgespec.drafters.earlier import (
-    EarlierTexts,
-    Experience,
-    believe,
-    credibility,
     forget,
+    make_automaton,
     make_experience,
+    match,
     note,
+    reset,
 )
 from edgespec.drafters.protocol import Learned, Proposal
 from edgespec.sampling.kernel import kernel
