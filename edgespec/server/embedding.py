@@ -8,7 +8,7 @@ from collections.abc import Callable
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from edgespec.compat.openai.embeddings import embedding_list, shortened
+from edgespec.compat.openai.responses import embedding_list, shortened
 from edgespec.errors import CancelledError, UsageError
 from edgespec.runtime.embedding import Embedder, EmbeddingRun
 from edgespec.server.admission import Admission, Metrics

@@ -18,8 +18,7 @@ from edgespec.compat.llama.asking import (
     tools_of,
 )
 from edgespec.compat.openai.calls import MARKS, opened_thought
-from edgespec.compat.openai.embeddings import embedding_list
-from edgespec.compat.openai.responses import TextLogprobs
+from edgespec.compat.openai.responses import TextLogprobs, embedding_list
 from edgespec.compat.openai.tools import call_or, plan_tools
 from edgespec.errors import UnsupportedError, UsageError
 from edgespec.grammars import PartGrammars

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import codecs
 import secrets
 import time
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-from edgespec._types import Int32Array
+import numpy as np
+
+from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Vocabulary
 from edgespec.compat.openai.calls import (
     Arguments,
@@ -22,6 +25,7 @@ from edgespec.compat.openai.calls import (
 )
 from edgespec.compat.openai.tools import NO_TOOLS, ToolUse
 from edgespec.runtime.cycle import TokenLogprobs
+from edgespec.runtime.embedding import Embedding
 from edgespec.runtime.stream import Result, TokenChunk
 
 __all__ = [
@@ -31,7 +35,9 @@ __all__ = [
     "TextChunks",
     "TextLogprobs",
     "chat_completion",
+    "embedding_list",
     "figures",
+    "shortened",
     "text_completion",
     "total_usage",
     "usage",
@@ -393,3 +399,42 @@ def _finish_reason(
     if result.finish_reason != "stop":
         return "length"
     return "tool_calls" if called else "stop"
+
+
+Encoding = Literal["float", "base64"]
+
+
+def embedding_list(
+    found: Sequence[Embedding], model: str, encoding: Encoding = "float"
+) -> dict[str, Any]:
+    """Return the ``list`` of embeddings.
+
+    Args:
+        found: the vectors, in the order of the texts.
+        model: its name, to tell.
+        encoding: numbers, or the bytes of 32-bit ones (little-endian) in Base64.
+    """
+    tokens = sum(one.tokens for one in found)
+    return {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": _written(one.vector, encoding)}
+            for index, one in enumerate(found)
+        ],
+        "model": model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+
+
+def shortened(found: Embedding, dimensions: int) -> Embedding:
+    """Return the vector's first numbers, with length 1 again."""
+    kept = found.vector[:dimensions]
+    length = float(np.linalg.norm(kept))
+    return Embedding(kept / np.float32(length) if length else kept, found.tokens)
+
+
+def _written(vector: Float32Array, encoding: Encoding) -> str | list[Any]:
+    if encoding == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+    numbers: list[Any] = vector.tolist()
+    return numbers
