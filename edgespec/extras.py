@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 from edgespec.errors import MissingExtraError
 
-__all__ = ["EXTRAS", "has_extra", "require_extra"]
+__all__ = ["EXTRAS", "has_extra", "hook_folders", "require_extra"]
 
 EXTRAS = {
     "chat": ("rich", "prompt_toolkit"),
@@ -42,3 +43,8 @@ def require_extra(extra: str, what: str) -> None:
 
 def _missing(extra: str) -> list[str]:
     return [package for package in EXTRAS[extra] if importlib.util.find_spec(package) is None]
+
+
+def hook_folders() -> list[str]:
+    """Return the folders of hooks that come with edgespec."""
+    return [str(Path(__file__).with_name("hooks"))]

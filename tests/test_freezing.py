@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgespec.freezing import hook_folders
+from edgespec.extras import hook_folders
 from tests.pages import ROOT
 
 PROGRAM = """
@@ -28,7 +28,7 @@ if __name__ == "__main__":
 def test_the_hook_is_found() -> None:
     (folder,) = hook_folders()
     assert (Path(folder) / "hook-edgespec.py").is_file()
-    entry = '[project.entry-points.pyinstaller40]\nhook-dirs = "edgespec.freezing:hook_folders"\n'
+    entry = '[project.entry-points.pyinstaller40]\nhook-dirs = "edgespec.extras:hook_folders"\n'
     assert entry in (ROOT / "pyproject.toml").read_text("utf-8")
 
 
