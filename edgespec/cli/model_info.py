@@ -44,8 +44,7 @@ def model_facts(name: str) -> tuple[dict[str, Any], GGUFHeader | None]:
 def _memory(header: GGUFHeader) -> dict[str, Any]:
     """Return what answering takes: weights are held once, whoever's kernels multiply them."""
     from edgespec.runtime.memory import estimate
-    from edgespec.runtime.options import EngineOptions
-    from edgespec.runtime.plan import BATCH
+    from edgespec.runtime.plan import BATCH, EngineOptions
 
     context = EngineOptions().context_for(header.context_length)
     needed = estimate(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgespec.registry.fetch import Progress
     from edgespec.runtime.embedding import Embedder
     from edgespec.runtime.engine import Engine
-    from edgespec.runtime.options import EngineOptions
+    from edgespec.runtime.plan import EngineOptions
 
 __all__ = [
     "SAID",

@@ -23,7 +23,7 @@ from edgespec.cli.options import (
 from edgespec.errors import UsageError
 from edgespec.extras import require_extra
 from edgespec.files import decode_text
-from edgespec.runtime.options import ANSWER_TOKENS
+from edgespec.runtime.plan import ANSWER_TOKENS
 
 if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine

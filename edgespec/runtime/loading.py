@@ -21,8 +21,7 @@ from edgespec.drafters import Drafter
 from edgespec.errors import BackendError
 from edgespec.gguf.header import read_header
 from edgespec.registry.resolve import ResolvedModel
-from edgespec.runtime.options import MAX_BLOCK, EngineOptions
-from edgespec.runtime.plan import BATCH, Plan
+from edgespec.runtime.plan import BATCH, MAX_BLOCK, EngineOptions, Plan
 from edgespec.runtime.processors import spare_processors
 from edgespec.tuning.exactness import (
     ENOUGH_PROVED,
