@@ -39,7 +39,7 @@ def steps(arguments: argparse.Namespace) -> Iterator[Step]:
     assert numba.__version__
     yield now("Numba")
     from edgespec.backend import Context, ContextOptions, Model
-    from edgespec.backend.native import initialize
+    from edgespec.backend.lifetime import initialize
 
     initialize()
     yield now("llama.cpp")

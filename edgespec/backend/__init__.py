@@ -6,8 +6,8 @@ from edgespec.backend.embedding import POOLINGS, EmbeddingContext
 from edgespec.backend.grammar import Grammar
 from edgespec.backend.hidden_states import HeadContext, LayerTaps, RecordedInputs, can_tap
 from edgespec.backend.kernels import KernelStatus, formats_of, kernel_status, time_formats
+from edgespec.backend.lifetime import Capabilities, capabilities
 from edgespec.backend.model import Model, ModelOptions, quantize
-from edgespec.backend.native import Capabilities, capabilities
 from edgespec.backend.parallel import ParallelContext
 from edgespec.backend.probe import require_sound
 from edgespec.backend.vocabulary import PLAIN, Vocabulary

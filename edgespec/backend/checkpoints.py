@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import ByteArray, Int32Array, Int64Array
-from edgespec.backend.native import lib
+from edgespec.backend.lifetime import lib
 from edgespec.errors import BackendError
 from edgespec.kernels import tables
 

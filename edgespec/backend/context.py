@@ -13,9 +13,17 @@ import numpy as np
 from edgespec._types import ByteArray, Float32Array, Int32Array
 from edgespec.backend.checkpoints import MOST_NODES, Branches, Checkpoints, WholeState, byte_pointer
 from edgespec.backend.kernels import opened_device
-from edgespec.backend.lifetime import CancelFlag, Closing, beside
+from edgespec.backend.lifetime import (
+    Batch,
+    CancelFlag,
+    Closing,
+    beside,
+    claim_process,
+    lib,
+    open_context,
+    recent_errors,
+)
 from edgespec.backend.model import Model
-from edgespec.backend.native import Batch, claim_process, lib, open_context, recent_errors
 from edgespec.errors import BackendError, CancelledError, ContextFullError, UsageError
 
 __all__ = ["Context", "ContextOptions"]

@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.backend.lifetime import CancelFlag, Closing, beside
+from edgespec.backend.lifetime import (
+    Batch,
+    CancelFlag,
+    Closing,
+    beside,
+    claim_process,
+    lib,
+    open_context,
+    recent_errors,
+)
 from edgespec.backend.model import Model
-from edgespec.backend.native import Batch, claim_process, lib, open_context, recent_errors
 from edgespec.errors import BackendError, CancelledError, ContextFullError
 
 __all__ = ["POOLINGS", "EmbeddingContext"]

@@ -14,8 +14,8 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend.context import Context, ContextOptions
+from edgespec.backend.lifetime import FINAL_TAP, LAYER_TAPS, capabilities, lib
 from edgespec.backend.model import Model
-from edgespec.backend.native import FINAL_TAP, LAYER_TAPS, capabilities, lib
 from edgespec.errors import BackendError, ContextFullError, UsageError
 
 __all__ = ["HeadContext", "LayerTaps", "RecordedInputs", "can_tap"]

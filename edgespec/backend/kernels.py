@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from edgespec.backend.native import claim_process, initialize, lib
+from edgespec.backend.lifetime import claim_process, initialize, lib
 from edgespec.gguf.header import GGUFHeader, Tensor
 
 if TYPE_CHECKING:

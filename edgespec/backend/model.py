@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.backend.kernels import Placement, place_weights
-from edgespec.backend.lifetime import Closing
-from edgespec.backend.native import capabilities, initialize, lib, recent_errors
+from edgespec.backend.lifetime import Closing, capabilities, initialize, lib, recent_errors
 from edgespec.backend.vocabulary import Vocabulary
 from edgespec.errors import BackendError, ModelFileError, ModelLoadError, UsageError
 from edgespec.gguf.header import GGUFHeader, read_header

@@ -15,8 +15,8 @@ import numpy as np
 from edgespec._types import AnyArray, Float32Array, Int32Array
 from edgespec.backend.context import Context, ContextOptions
 from edgespec.backend.hidden_states import LayerTaps
+from edgespec.backend.lifetime import lib
 from edgespec.backend.model import Model
-from edgespec.backend.native import lib
 from edgespec.errors import BackendError, ContextFullError, UsageError
 
 __all__ = ["ParallelContext", "Rows"]

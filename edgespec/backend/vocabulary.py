@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec._types import Int32Array
-from edgespec.backend.native import lib
+from edgespec.backend.lifetime import lib
 from edgespec.errors import BackendError, UnsupportedError, UsageError
 
 __all__ = ["PLAIN", "Vocabulary"]

@@ -14,8 +14,7 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import EmbeddingContext
-from edgespec.backend.lifetime import Closing, Lifetime
-from edgespec.backend.native import claim_process
+from edgespec.backend.lifetime import Closing, Lifetime, claim_process
 from edgespec.drafters import EarlierTexts
 from edgespec.errors import UsageError
 from edgespec.grammars import PartGrammars

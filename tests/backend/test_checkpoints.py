@@ -11,7 +11,7 @@ import pytest
 
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions
 from edgespec.backend.checkpoints import byte_pointer
-from edgespec.backend.native import lib
+from edgespec.backend.lifetime import lib
 from edgespec.runtime.prefix_cache import SavedPrefix, read_cache, write_cache
 
 KINDS = ("toy_target", "windowed_model", "recurrent_model", "hybrid_model")

@@ -11,7 +11,7 @@ import pytest
 from gguf import GGMLQuantizationType, quants
 
 from edgespec.backend.kernels import kernel_status, opened_device
-from edgespec.backend.native import lib
+from edgespec.backend.lifetime import lib
 from edgespec.kernels import ggml
 from edgespec.kernels.compiler import ATTENTION, compile_object
 from edgespec.kernels.device import Device

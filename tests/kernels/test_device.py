@@ -10,7 +10,7 @@ import pytest
 
 from edgespec._types import Float32Array
 from edgespec.backend.kernels import kernel_status, opened_device
-from edgespec.backend.native import lib
+from edgespec.backend.lifetime import lib
 from edgespec.kernels.device import Device
 from edgespec.kernels.formats import FORMATS, Format
 from edgespec.kernels.operations import Backend, Operation

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from edgespec.backend.kernels import kernel_status, opened_device
-from edgespec.backend.native import lib
+from edgespec.backend.lifetime import lib
 from edgespec.kernels.compiler import ROWS, compile_object
 from edgespec.kernels.device import Device
 from edgespec.kernels.isa import INSTRUCTION_SETS, InstructionSet
