@@ -12,9 +12,10 @@ import math
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.sampling.kernel import PURPOSE_XTC, kernel, uniform
+from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import FilterArguments
 from edgespec.sampling.penalties import apply_bias, apply_dry, apply_penalties
+from edgespec.sampling.random import PURPOSE_XTC, uniform
 from edgespec.sampling.selection import (
     BROKEN,
     LEAST_LOGIT,

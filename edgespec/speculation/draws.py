@@ -8,16 +8,16 @@ import numpy as np
 
 from edgespec._types import Float32Array, Float64Array, Int32Array
 from edgespec.errors import UsageError
-from edgespec.sampling.kernel import (
+from edgespec.sampling.kernel import kernel
+from edgespec.sampling.parameters import NO_BREAKERS, FilterArguments, SamplingParameters, is_greedy
+from edgespec.sampling.random import (
     PURPOSE_DRAFT,
     PURPOSE_NOISE,
     PURPOSE_TARGET,
-    kernel,
     race,
     stream,
     uniform,
 )
-from edgespec.sampling.parameters import NO_BREAKERS, FilterArguments, SamplingParameters, is_greedy
 
 __all__ = [
     "ACCEPTANCE_RULES",

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from edgespec.sampling.filters import argmax, excludes_top
-from edgespec.sampling.kernel import PURPOSE_ACCEPT, PURPOSE_TARGET, PURPOSE_XTC, kernel, uniform
+from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import SamplingParameters
+from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, PURPOSE_XTC, uniform
 from edgespec.sampling.softmax import softmax
 
 ALL = settings(max_examples=5 * settings.default.max_examples)

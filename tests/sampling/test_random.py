@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from edgespec.sampling.kernel import (
+from edgespec.sampling.kernel import kernel
+from edgespec.sampling.random import (
     PURPOSE_ACCEPT,
     PURPOSE_DRAFT,
     PURPOSE_NOISE,
     PURPOSE_TARGET,
-    kernel,
     noise_uniform,
     race,
     stream,

@@ -13,8 +13,9 @@ import pytest
 
 from edgespec.lab.trees import siblings
 from edgespec.sampling.filters import distribution, make_workspace
-from edgespec.sampling.kernel import PURPOSE_ACCEPT, PURPOSE_TARGET, kernel, uniform
+from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import SamplingParameters
+from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED
 from edgespec.speculation.draws import ACCEPT_COUPLED, ACCEPT_REJECTION, DrawSettings, choose
 from edgespec.speculation.trees import (

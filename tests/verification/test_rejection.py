@@ -12,7 +12,8 @@ from edgespec.backend import Context
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters import ModelDrafter, PromptLookupDrafter
 from edgespec.sampling.filters import distribution, make_workspace
-from edgespec.sampling.kernel import PURPOSE_ACCEPT, PURPOSE_TARGET, kernel, uniform
+from edgespec.sampling.kernel import kernel
+from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.draws import choose, draw_proposal
 from edgespec.verification.distributions import expected_distribution
 from edgespec.verification.rejection import FILTERS, Trial, check_rejection, make_trials

@@ -11,7 +11,8 @@ from edgespec.backend import Context, ContextOptions, Model, ModelOptions, forma
 from edgespec.drafters.trees import GROWN
 from edgespec.gguf.header import read_header
 from edgespec.sampling.filters import distribution
-from edgespec.sampling.kernel import PURPOSE_ACCEPT, PURPOSE_TARGET, kernel, uniform
+from edgespec.sampling.kernel import kernel
+from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.draws import choose
 from edgespec.speculation.trees import draw_sibling
 from edgespec.verification.cache import check_cache
