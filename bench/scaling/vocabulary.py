@@ -18,8 +18,8 @@ from edgespec.backend import Context, ContextOptions, Model
 from edgespec.drafters.protocol import DETERMINISTIC
 from edgespec.drafters.stepping import draft_token
 from edgespec.runtime.compiling import warm_up
+from edgespec.sampling.kernel import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.sampling.workspace import make_workspace
 from edgespec.speculation.acceptance import verify_chain
 from edgespec.speculation.draws import draw_settings
 from edgespec.tuning.drafting import measure_draft

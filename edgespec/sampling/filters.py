@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.sampling.kernel import kernel
+from edgespec.sampling.kernel import Workspace, kernel, make_workspace, undo
 from edgespec.sampling.parameters import FilterArguments
 from edgespec.sampling.penalties import apply_bias, apply_dry, apply_penalties
 from edgespec.sampling.random import PURPOSE_XTC, uniform
@@ -29,7 +29,6 @@ from edgespec.sampling.selection import (
     surprisal,
 )
 from edgespec.sampling.softmax import argmax, softmax
-from edgespec.sampling.workspace import Workspace, make_workspace, undo
 
 __all__ = [
     "Workspace",

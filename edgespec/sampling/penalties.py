@@ -22,9 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.sampling.kernel import kernel
+from edgespec.sampling.kernel import Workspace, edit, kernel
 from edgespec.sampling.parameters import FilterArguments
-from edgespec.sampling.workspace import Workspace, edit
 
 __all__ = ["allowed_set", "apply_bias", "apply_dry", "apply_penalties", "breaker_table", "forbid"]
 

@@ -15,10 +15,9 @@ import math
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.sampling.kernel import kernel
+from edgespec.sampling.kernel import Workspace, kernel
 from edgespec.sampling.parameters import FilterArguments
 from edgespec.sampling.softmax import argmax, softmax
-from edgespec.sampling.workspace import Workspace
 
 __all__ = [
     "BROKEN",
