@@ -23,8 +23,9 @@ from edgespec.verification.checks import (
     not_applicable,
     plain_logits,
     silent,
+    softmax,
+    total_variation,
 )
-from edgespec.verification.distributions import softmax, total_variation
 
 __all__ = ["check_cache"]
 

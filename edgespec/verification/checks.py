@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Set
+import math
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from edgespec._types import Float32Array, Int32Array
+from edgespec._types import Float32Array, Float64Array, Int32Array, Int64Array
 from edgespec.backend import Context
-from edgespec.errors import TemplateError
+from edgespec.errors import TemplateError, UsageError
 from edgespec.grammars import grammar_from_schema
 from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.cycle import Statistics
@@ -23,13 +25,21 @@ from edgespec.speculation.draws import DrawSettings
 
 __all__ = [
     "CheckResult",
+    "GTest",
     "Progress",
     "Prompt",
+    "chi_square_tail",
     "decode",
+    "expected_distribution",
+    "g_test",
+    "holm_rejects",
+    "is_clear_cut",
     "make_prompts",
     "not_applicable",
     "plain_logits",
     "silent",
+    "softmax",
+    "total_variation",
 ]
 
 Progress = Callable[[str], None]
@@ -174,3 +184,167 @@ def plain_logits(context: Context, prompt: Int32Array, answer: list[int]) -> Flo
         logits = context.evaluate(np.array([token], np.int32), 1)
     row: Float32Array = logits[0]
     return row
+
+
+_ROUNDING = 1e-5
+
+_FEWEST_EXPECTED = 5.0
+_PRECISION = 1e-14
+_STEPS = 10_000
+
+
+def softmax(logits: npt.NDArray[np.floating], temperature: float = 1.0) -> Float64Array:
+    """Return float64 probabilities of finite or -inf logits."""
+    values = logits.astype(np.float64) / temperature
+    weights: Float64Array = np.exp(values - values.max())
+    weights /= weights.sum()
+    return weights
+
+
+def total_variation(a: Float64Array, b: Float64Array) -> float:
+    """Return half the sum of absolute differences of two distributions: 0 to 1."""
+    return float(0.5 * np.abs(a - b).sum())
+
+
+def expected_distribution(
+    logits: Float32Array, parameters: SamplingParameters, slack: float = 0.0
+) -> Float64Array:
+    """Return the distribution after top-k, top-p, min-p and temperature: float64 (n_vocab,).
+
+    They apply in this order, each to what the one before left.
+
+    Args:
+        logits: float32 (n_vocab,).
+        parameters: with nothing else set; temperature above 0.
+        slack: moves the thresholds of top-p and min-p, to see whether rounding decides.
+
+    Raises:
+        UsageError: the parameters ask for something else.
+    """
+    known = SamplingParameters(
+        temperature=parameters.temperature,
+        top_k=parameters.top_k,
+        top_p=parameters.top_p,
+        min_p=parameters.min_p,
+        seed=parameters.seed,
+    )
+    if parameters != known or parameters.temperature <= 0.0:
+        raise UsageError("verification knows top-k, top-p, min-p and temperatures above 0 only")
+    kept = np.argsort(-logits, kind="stable")
+    if parameters.top_k > 0:
+        kept = kept[: parameters.top_k]
+    if parameters.top_p < 1.0:
+        mass = np.cumsum(softmax(logits[kept]))
+        kept = kept[: 1 + int(np.searchsorted(mass, parameters.top_p + slack))]
+    if parameters.min_p > 0.0:
+        p = softmax(logits[kept])
+        kept = kept[p >= parameters.min_p * p[0] * (1.0 + slack)]
+    expected = np.zeros(len(logits))
+    expected[kept] = softmax(logits[kept], parameters.temperature)
+    return expected
+
+
+def is_clear_cut(logits: Float32Array, parameters: SamplingParameters) -> bool:
+    """Return whether the same tokens pass when rounding moves the thresholds a little."""
+    low = expected_distribution(logits, parameters, -_ROUNDING)
+    high = expected_distribution(logits, parameters, _ROUNDING)
+    return bool(np.array_equal(low > 0.0, high > 0.0))
+
+
+# -- testing counts -----------------------------------------------------------------------
+
+
+class GTest(NamedTuple):
+    """Outcome of one test.
+
+    Attributes:
+        statistic: G = 2 * sum of observed * log(observed / expected).
+        degrees: of freedom, the number of cells less one.
+        p_value: chance of a G this large if the distribution is right.
+        impossible: observations whose probability is 0; any makes p_value 0.
+    """
+
+    statistic: float
+    degrees: int
+    p_value: float
+    impossible: int
+
+
+def g_test(counts: Int64Array, probabilities: Float64Array) -> GTest:
+    """Test goodness of fit by the likelihood ratio (Sokal and Rohlf 1995, chapter 17).
+
+    Outcomes expected less than five times are pooled into one cell; if even that is expected
+    less than five times, it joins the least likely of the others.
+
+    Args:
+        counts: int64 (n,), observations of each outcome.
+        probabilities: float64 (n,), summing to 1.
+    """
+    impossible = int(counts[probabilities <= 0.0].sum())
+    expected = probabilities * int(counts.sum())
+    common = expected >= _FEWEST_EXPECTED
+    cells = sorted(zip(expected[common].tolist(), counts[common].tolist(), strict=True))
+    pool = (float(expected[~common].sum()), int(counts[~common].sum()) - impossible)
+    if pool[0] < _FEWEST_EXPECTED and cells:
+        pool = (pool[0] + cells[0][0], pool[1] + cells[0][1])
+        cells = cells[1:]
+    cells.append(pool)
+    statistic = 2.0 * sum(seen * math.log(seen / due) for due, seen in cells if seen > 0)
+    degrees = len(cells) - 1
+    p_value = chi_square_tail(statistic, degrees) if degrees > 0 else 1.0
+    return GTest(statistic, degrees, 0.0 if impossible else p_value, impossible)
+
+
+def chi_square_tail(statistic: float, degrees: int) -> float:
+    """Return the chance that a chi-square variable exceeds `statistic`.
+
+    That is Q(degrees / 2, statistic / 2), the regularized incomplete gamma function, by its
+    series below the mean and by Legendre's continued fraction above (Abramowitz and Stegun
+    1964, 6.5.29 and 6.5.31).
+    """
+    a, x = degrees / 2.0, statistic / 2.0
+    if x <= 0.0:
+        return 1.0
+    scale = math.exp(a * math.log(x) - x - math.lgamma(a))
+    if x < a + 1.0:
+        return max(0.0, 1.0 - scale * _series(a, x))
+    return min(1.0, scale * _fraction(a, x))
+
+
+def _series(a: float, x: float) -> float:
+    term = total = 1.0 / a
+    for n in range(1, _STEPS):
+        term *= x / (a + n)
+        total += term
+        if term < total * _PRECISION:
+            break
+    return total
+
+
+def _fraction(a: float, x: float) -> float:
+    """Evaluate the fraction from the front with Lentz's method (1976)."""
+    b = x + 1.0 - a
+    c, d = math.inf, 1.0 / b
+    value = d
+    for n in range(1, _STEPS):
+        numerator = -n * (n - a)
+        b += 2.0
+        d = 1.0 / (numerator * d + b)
+        c = b + numerator / c
+        value *= c * d
+        if abs(c * d - 1.0) < _PRECISION:
+            break
+    return value
+
+
+def holm_rejects(p_values: Sequence[float], level: float) -> list[bool]:
+    """Reject hypotheses, with at most `level` chance that a true one falls (Holm 1979).
+
+    This is valid whatever the dependence between the tests.
+    """
+    rejected = [False] * len(p_values)
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if p_values[index] > level / (len(p_values) - rank):
+            break
+        rejected[index] = True
+    return rejected

@@ -16,8 +16,15 @@ from edgespec.runtime.decoder import Decoder
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.draws import draw_settings
 from edgespec.tuning.measure import Difference, compare, stand_at
-from edgespec.verification.checks import CheckResult, Progress, Prompt, decode, plain_logits, silent
-from edgespec.verification.distributions import softmax
+from edgespec.verification.checks import (
+    CheckResult,
+    Progress,
+    Prompt,
+    decode,
+    plain_logits,
+    silent,
+    softmax,
+)
 
 __all__ = [
     "LARGEST_BATCH",

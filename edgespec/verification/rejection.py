@@ -19,13 +19,17 @@ from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain
 from edgespec.speculation.draws import DrawSettings, draw_proposal, draw_settings
-from edgespec.verification.checks import CheckResult, Progress, Prompt, plain_logits, silent
-from edgespec.verification.distributions import (
+from edgespec.verification.checks import (
+    CheckResult,
     GTest,
+    Progress,
+    Prompt,
     expected_distribution,
     g_test,
     holm_rejects,
     is_clear_cut,
+    plain_logits,
+    silent,
 )
 
 __all__ = [

@@ -11,8 +11,14 @@ import numpy as np
 from edgespec._types import Float64Array
 from edgespec.speculation.acceptance import TYPICAL_DELTA, TYPICAL_EPSILON
 from edgespec.speculation.draws import ACCEPT_TYPICAL
-from edgespec.verification.checks import CheckResult, Progress, silent
-from edgespec.verification.distributions import GTest, holm_rejects, total_variation
+from edgespec.verification.checks import (
+    CheckResult,
+    GTest,
+    Progress,
+    holm_rejects,
+    silent,
+    total_variation,
+)
 from edgespec.verification.rejection import (
     FALSE_ALARM_RATE,
     Tally,

@@ -8,7 +8,7 @@ from scipy import stats
 
 from edgespec.errors import UsageError
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.verification.distributions import (
+from edgespec.verification.checks import (
     chi_square_tail,
     expected_distribution,
     g_test,

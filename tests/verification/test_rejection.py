@@ -15,7 +15,7 @@ from edgespec.sampling.filters import distribution, make_workspace
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.draws import choose, draw_proposal
-from edgespec.verification.distributions import expected_distribution
+from edgespec.verification.checks import expected_distribution
 from edgespec.verification.rejection import FILTERS, Trial, check_rejection, make_trials
 
 DRAWS = 5_000
