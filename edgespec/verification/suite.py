@@ -32,8 +32,7 @@ from edgespec.verification.identity import (
     check_invariance,
 )
 from edgespec.verification.rejection import Trial, check_rejection, make_trials
-from edgespec.verification.trees import check_trees, proposing_trees, tree_drafter
-from edgespec.verification.typical import check_typical
+from edgespec.verification.trees import check_trees, check_typical, proposing_trees, tree_drafter
 
 __all__ = ["CHECKS", "FULL", "QUICK", "Effort", "Timed", "run_checks"]
 

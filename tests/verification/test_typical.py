@@ -10,7 +10,7 @@ import pytest
 from edgespec.backend import Context
 from edgespec.speculation.draws import ACCEPT_REJECTION
 from edgespec.verification.rejection import make_trials, tally_first_tokens
-from edgespec.verification.typical import check_typical, loss_of, typical_distribution
+from edgespec.verification.trees import check_typical, loss_of, typical_distribution
 
 
 @pytest.fixture(scope="module")
