@@ -156,7 +156,7 @@ def _print_template(text: str) -> None:
 def _rows() -> Iterator[dict[str, Any]]:
     from edgespec.registry.cache import default_cache
     from edgespec.registry.elsewhere import elsewhere
-    from edgespec.registry.hub import parts
+    from edgespec.registry.fetch import parts
     from edgespec.registry.manifest import load_manifest
     from edgespec.registry.resolve import present
     from edgespec.runtime.memory import expected_speed, memory_bandwidth

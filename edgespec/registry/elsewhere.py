@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.files import read_at_most
-from edgespec.registry.hub import FILE, REPOSITORY, parts
+from edgespec.registry.fetch import FILE, REPOSITORY, parts
 
 __all__ = ["Found", "elsewhere", "hub_files", "ollama_model"]
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from edgespec.errors import DownloadError, ModelFileError, RegistryError, UnknownModelError
 from edgespec.registry.cache import ModelCache, default_cache, sha256_of
 from edgespec.registry.elsewhere import elsewhere, hub_files, ollama_model
-from edgespec.registry.fetch import Progress
-from edgespec.registry.hub import FILE, REPOSITORY, choose, list_files, parts, whole
+from edgespec.registry.fetch import FILE, REPOSITORY, Progress, choose, list_files, parts, whole
 from edgespec.registry.manifest import HuggingFaceSource, ManifestEntry, load_manifest
 from edgespec.registry.sources import Wanted, pull, pull_parts
 

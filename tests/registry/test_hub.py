@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import constants
 
 from edgespec.errors import DownloadError
-from edgespec.registry.hub import choose, list_files, parts, whole
+from edgespec.registry.fetch import choose, list_files, parts, whole
 
 COMMIT = "c" * 40
 REPO = "owner/some-model-GGUF"
