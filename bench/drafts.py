@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     from edgespec import Engine, EngineOptions
-    from edgespec.runtime.compiling import warm_up
+    from edgespec.runtime.loading import warm_up
 
     warm_up()
     engines = {

@@ -197,7 +197,7 @@ def main() -> None:
 
 
 def run(arguments: argparse.Namespace, folder: Path | None) -> None:
-    from edgespec.runtime.compiling import warm_up
+    from edgespec.runtime.loading import warm_up
 
     warm_up()
     drafts = {"plain": "none", "adaptive": arguments.draft}

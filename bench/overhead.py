@@ -90,7 +90,7 @@ class Edgespec:
 
     def __init__(self, path: str, threads: int) -> None:
         from edgespec import Engine, EngineOptions
-        from edgespec.runtime.compiling import warm_up
+        from edgespec.runtime.loading import warm_up
 
         warm_up()
         options = EngineOptions(draft="none", context=CONTEXT, threads=threads)

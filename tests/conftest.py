@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from edgespec.cli.opening import SAID
     from edgespec.files import cache_root
     from edgespec.registry.resolve import resolve
-    from edgespec.runtime.compiling import warm_up
+    from edgespec.runtime.loading import warm_up
     from edgespec.tuning.exactness import fast_options
 
     if hasattr(config, "workerinput"):

@@ -31,7 +31,7 @@ def main() -> None:
 
     from bench.replay.policies import costs_of, outcomes, recorded_draft, show, summarize
     from bench.replay.recorded import read_traces
-    from edgespec.runtime.compiling import warm_up
+    from edgespec.runtime.loading import warm_up
 
     generations = read_traces(arguments.traces)
     if not generations:

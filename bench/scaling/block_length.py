@@ -18,9 +18,9 @@ from edgespec.backend import Context, ContextOptions, Model
 from edgespec.benchmark.tasks import WORKLOADS
 from edgespec.drafters import PromptLookupDrafter
 from edgespec.errors import UsageError
-from edgespec.runtime.compiling import warm_up
 from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
+from edgespec.runtime.loading import warm_up
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.draws import draw_settings
 from edgespec.templates import ChatTemplate

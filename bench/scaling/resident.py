@@ -43,7 +43,7 @@ def steps(arguments: argparse.Namespace) -> Iterator[Step]:
 
     initialize()
     yield now("llama.cpp")
-    from edgespec.runtime.compiling import warm_up
+    from edgespec.runtime.loading import warm_up
     from edgespec.runtime.plan import EngineOptions
 
     warm_up()

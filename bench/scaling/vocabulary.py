@@ -17,7 +17,7 @@ from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.drafters.protocol import DETERMINISTIC
 from edgespec.drafters.stepping import draft_token
-from edgespec.runtime.compiling import warm_up
+from edgespec.runtime.loading import warm_up
 from edgespec.sampling.kernel import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain

@@ -18,7 +18,7 @@ from edgespec import EngineOptions
 from edgespec.benchmark.measuring import Work, machine_facts
 from edgespec.benchmark.tasks import choose_tasks, own_tasks, read_tasks
 from edgespec.errors import UsageError
-from edgespec.runtime.compiling import warm_up
+from edgespec.runtime.loading import warm_up
 
 __all__ = ["compare", "make_report", "show"]
 

@@ -58,8 +58,8 @@ def open_engine(model: str | None, options: EngineOptions) -> Engine:
 
     Raises: whatever `Engine` raises.
     """
-    from edgespec.runtime.compiling import warm_up
     from edgespec.runtime.engine import Engine
+    from edgespec.runtime.loading import warm_up
     from edgespec.sampling.kernel import replaced_folder
 
     # The engine waits for the kernels too, but a model may have to be downloaded before.

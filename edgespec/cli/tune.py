@@ -95,7 +95,7 @@ def _tune(
     model: str | None, options: EngineOptions, seconds: float, png: Path | None, as_json: bool
 ) -> None:
     from edgespec.control.costs import Achieved
-    from edgespec.runtime.compiling import warm_up
+    from edgespec.runtime.loading import warm_up
     from edgespec.runtime.plan import make_plan
     from edgespec.tuning.exactness import usual_kernels
     from edgespec.tuning.profile import load_profile

@@ -19,7 +19,6 @@ from edgespec.drafters import EarlierTexts
 from edgespec.errors import UsageError
 from edgespec.grammars import PartGrammars
 from edgespec.registry.fetch import Progress, silent
-from edgespec.runtime.compiling import warm_up
 from edgespec.runtime.constraint import Constraint, Constraints
 from edgespec.runtime.cycle import (
     Cycle,
@@ -33,7 +32,7 @@ from edgespec.runtime.cycle import (
 from edgespec.runtime.decoder import Decoder, Edit, PrefillProgress
 from edgespec.runtime.drafting import index_texts, open_drafter, prompt_lookup_of, read_texts
 from edgespec.runtime.embedding import Embedder, check_pooling, embedding_length
-from edgespec.runtime.loading import LoadProgress, make_policy, open_target, remember
+from edgespec.runtime.loading import LoadProgress, make_policy, open_target, remember, warm_up
 from edgespec.runtime.plan import EngineOptions, make_plan
 from edgespec.runtime.prefix_cache import PrefixCache, read_cache, write_cache
 from edgespec.runtime.scheduler import Scheduler
