@@ -13,7 +13,7 @@ from scipy import stats
 
 from edgespec import GenerationLimits, SamplingParameters
 from edgespec.grammars import PartGrammars, grammars_of_arguments
-from edgespec.runtime.holding import HoldingConstraint
+from edgespec.runtime.constraint import HoldingConstraint
 
 SCHEMAS: dict[str, Any] = {
     "weather": {
