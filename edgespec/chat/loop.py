@@ -155,7 +155,7 @@ def _is_command(text: str) -> bool:
 
 
 def _terminal(chat: Chat, store: bool) -> Reader:
-    from edgespec.chat.line_editor import TerminalReader, history_file  # slow to import
+    from edgespec.chat.reader import TerminalReader, history_file  # slow to import
 
     return TerminalReader(
         history_file() if store else None,

@@ -10,7 +10,7 @@ from prompt_toolkit.history import FileHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from edgespec.chat.line_editor import MessageHistory, TerminalReader, _Unjoined
+from edgespec.chat.reader import MessageHistory, TerminalReader, _Unjoined
 
 
 def test_messages_are_remembered(tmp_path: Path) -> None:
