@@ -204,7 +204,7 @@ def search(words: tuple[str, ...]) -> None:
 @click.argument("id")
 def show(id: str) -> None:
     """Print a conversation as Markdown."""
-    from edgespec.chat.characters import printable
+    from edgespec.chat.markdown import printable
     from edgespec.chat.savefile import as_markdown
 
     click.echo(printable(as_markdown(_load(id))), nl=False)
@@ -264,7 +264,7 @@ def _row(one: Conversation) -> dict[str, object]:
 
 
 def _title(one: Conversation) -> str:
-    from edgespec.chat.characters import printable
+    from edgespec.chat.markdown import printable
 
     return repr(printable(one.title[:40]))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgespec.chat.characters import printable
+from edgespec.chat.markdown import printable
 from edgespec.extras import has_extra
 from edgespec.files import cache_root
 

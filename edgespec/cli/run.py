@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.chat.characters import WordWriter, printable
+from edgespec.chat.markdown import WordWriter, printable
 from edgespec.cli.opening import open_chat_engine, open_engine, say_small_once
 from edgespec.cli.options import (
     engine_options,
