@@ -15,8 +15,7 @@ from bench.scaling.chart import LINE, Chart, Series, Setup
 from bench.scaling.random_drafts import LAYERS, WIDTH, write_draft
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model
-from edgespec.drafters.protocol import DETERMINISTIC
-from edgespec.drafters.stepping import draft_token
+from edgespec.drafters.protocol import DETERMINISTIC, draft_token
 from edgespec.runtime.loading import warm_up
 from edgespec.sampling.kernel import make_workspace
 from edgespec.sampling.parameters import SamplingParameters

@@ -16,7 +16,7 @@ from edgespec.backend import ParallelContext
 from edgespec.backend.parallel import Rows
 from edgespec.distill.corpus import Corpus, Written
 from edgespec.distill.prompts import Prompts
-from edgespec.drafters.stepping import draft_token
+from edgespec.drafters.protocol import draft_token
 from edgespec.errors import NumericalError
 from edgespec.interrupts import held_interrupts
 from edgespec.sampling.filters import make_workspace

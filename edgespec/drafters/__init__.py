@@ -16,9 +16,15 @@ from edgespec.drafters.composed import ComposedDrafter, ForcedTokens
 from edgespec.drafters.cross_vocabulary import CrossVocabularyDrafter, SharedTokens, share_tokens
 from edgespec.drafters.model import EagleDrafter, ModelDrafter, ReducedDrafter
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
-from edgespec.drafters.protocol import DETERMINISTIC, Drafter, Learned, NoDrafter, Proposal
+from edgespec.drafters.protocol import (
+    DETERMINISTIC,
+    ContextDrafter,
+    Drafter,
+    Learned,
+    NoDrafter,
+    Proposal,
+)
 from edgespec.drafters.recycle import RecycleDrafter
-from edgespec.drafters.stepping import ContextDrafter
 
 __all__ = [
     "DETERMINISTIC",

@@ -18,8 +18,7 @@ from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context, Vocabulary
 from edgespec.control.controller import DraftBudget
 from edgespec.control.stopping import DraftStopping
-from edgespec.drafters.protocol import DETERMINISTIC, Proposal
-from edgespec.drafters.stepping import ContextDrafter, draft_token
+from edgespec.drafters.protocol import DETERMINISTIC, ContextDrafter, Proposal, draft_token
 from edgespec.errors import PairingError
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import is_greedy

@@ -7,7 +7,7 @@ import numpy as np
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import MOST_NODES, Context, HeadContext, RecordedInputs
 from edgespec.control.stopping import DraftStopping
-from edgespec.drafters.stepping import SteppingDrafter
+from edgespec.drafters.protocol import SteppingDrafter
 from edgespec.drafters.trees import TreeDrafter
 from edgespec.gguf.draft_metadata import ReducedVocabulary
 

@@ -24,8 +24,7 @@ from edgespec.drafters.growing import (
     next_level,
     worth_beginning,
 )
-from edgespec.drafters.protocol import Proposal
-from edgespec.drafters.stepping import SteppingDrafter
+from edgespec.drafters.protocol import Proposal, SteppingDrafter
 from edgespec.sampling.filters import distribution
 from edgespec.sampling.parameters import is_greedy
 from edgespec.speculation.draws import ACCEPT_COUPLED, ACCEPT_REJECTION, current_mu

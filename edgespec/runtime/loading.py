@@ -27,7 +27,7 @@ from edgespec.control.controller import AdaptivePolicy, CycleTiming, FixedPolicy
 from edgespec.control.costs import Achieved, CostTable, make_cost_table
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters import Drafter, EarlierTexts, PromptLookupDrafter
-from edgespec.drafters.stepping import draft_token
+from edgespec.drafters.protocol import draft_token
 from edgespec.errors import BackendError
 from edgespec.gguf.header import read_header
 from edgespec.registry.resolve import ResolvedModel
