@@ -2,13 +2,12 @@
 
 from edgespec.backend.checkpoints import MOST_NODES
 from edgespec.backend.context import Context, ContextOptions
-from edgespec.backend.embedding import POOLINGS, EmbeddingContext
 from edgespec.backend.grammar import Grammar
 from edgespec.backend.hidden_states import HeadContext, LayerTaps, RecordedInputs, can_tap
 from edgespec.backend.kernels import KernelStatus, formats_of, kernel_status, time_formats
 from edgespec.backend.lifetime import Capabilities, capabilities
 from edgespec.backend.model import Model, ModelOptions, quantize
-from edgespec.backend.parallel import ParallelContext
+from edgespec.backend.parallel import POOLINGS, EmbeddingContext, ParallelContext
 from edgespec.backend.probe import require_sound
 from edgespec.backend.vocabulary import PLAIN, Vocabulary
 

@@ -131,8 +131,8 @@ def use(path: str, size: str) -> int:
 
 def _use(path: Path) -> None:
     from edgespec.backend.context import Context, ContextOptions
-    from edgespec.backend.embedding import EmbeddingContext
     from edgespec.backend.model import Model, ModelOptions
+    from edgespec.backend.parallel import EmbeddingContext
 
     with Model(path, ModelOptions(repack=False, embedding=True)) as model:
         header, vocabulary = model.header, model.vocabulary
