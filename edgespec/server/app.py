@@ -27,12 +27,11 @@ from edgespec.compat.openai.responses_api import ResponseEvents
 from edgespec.drafters import EarlierTexts
 from edgespec.errors import UsageError
 from edgespec.runtime.embedding import Embedder
-from edgespec.server.admission import Admission, Counting, Metrics
 from edgespec.server.description import describe
 from edgespec.server.embedding import EmbeddingAnswer
 from edgespec.server.errors import ApiError, error_response, parse, read_body
 from edgespec.server.generating import Defaults, Job, prepare, render
-from edgespec.server.guard import Access, KeyGuard, OriginGuard
+from edgespec.server.guard import Access, Admission, Counting, KeyGuard, Metrics, OriginGuard
 from edgespec.server.requests import (
     ChatRequest,
     CompletionRequest,

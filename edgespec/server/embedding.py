@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 from edgespec.compat.openai.responses import embedding_list, shortened
 from edgespec.errors import CancelledError, UsageError
 from edgespec.runtime.embedding import Embedder, EmbeddingRun
-from edgespec.server.admission import Admission, Metrics
 from edgespec.server.errors import ApiError, error_response
+from edgespec.server.guard import Admission, Metrics
 from edgespec.server.requests import EmbeddingRequest
 from edgespec.server.streaming import DELIVERY_S, while_connected
 

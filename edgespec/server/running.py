@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.server.admission import Admission
 from edgespec.server.errors import ApiError, error_response
+from edgespec.server.guard import Admission
 
 __all__ = ["Server", "open_socket"]
 

@@ -18,9 +18,9 @@ from starlette.types import Receive, Scope, Send
 from edgespec.compat.openai.responses import figures, total_usage
 from edgespec.compat.openai.responses_api import ResponseEvents
 from edgespec.runtime.stream import Result, TokenChunk
-from edgespec.server.admission import Admission, Metrics
 from edgespec.server.errors import ApiError, as_api_error, error_response
 from edgespec.server.generating import Job
+from edgespec.server.guard import Admission, Metrics
 from edgespec.server.requests import GenerationRequest
 
 __all__ = ["DELIVERY_S", "Answer", "while_connected"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from edgespec.server.admission import Admission
 from edgespec.server.errors import ApiError
+from edgespec.server.guard import Admission
 
 
 class Generation:
