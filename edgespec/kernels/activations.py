@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import llvmlite.ir as ir
 
-from edgespec.kernels.emit import F32, I8, I32, I64, POINTER, VOID, Builder, Value, function, vector
 from edgespec.kernels.formats import Format
+from edgespec.kernels.isa import F32, I8, I32, I64, POINTER, VOID, Builder, Value, function, vector
 
 __all__ = [
     "BLOCK",

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import llvmlite.ir as ir
 
-from edgespec.kernels.emit import (
+from edgespec.kernels.isa import (
     F16,
     F32,
     I8,
@@ -27,11 +27,11 @@ from edgespec.kernels.emit import (
     POINTER,
     VOID,
     Builder,
+    InstructionSet,
     Value,
     function,
     vector,
 )
-from edgespec.kernels.isa import InstructionSet
 from edgespec.kernels.rows import (
     FLOATS,
     INTEGERS,

@@ -11,9 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from edgespec.kernels.emit import F16, F32, I8, I16, I32, I64, Builder, Value, vector
 from edgespec.kernels.formats import Format
-from edgespec.kernels.isa import Codes, InstructionSet
+from edgespec.kernels.isa import (
+    F16,
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    Builder,
+    Codes,
+    InstructionSet,
+    Value,
+    vector,
+)
 
 __all__ = ["Block", "Steps", "Unit", "steps_of"]
 

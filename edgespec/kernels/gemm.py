@@ -13,7 +13,8 @@ import llvmlite.ir as ir
 
 from edgespec.kernels.activations import PART_BITS, Record, record_of
 from edgespec.kernels.codes import Block, Steps, Unit, steps_of
-from edgespec.kernels.emit import (
+from edgespec.kernels.formats import ALIGNMENT, Format
+from edgespec.kernels.isa import (
     F16,
     F32,
     I16,
@@ -23,12 +24,12 @@ from edgespec.kernels.emit import (
     POINTER,
     VOID,
     Builder,
+    Codes,
+    InstructionSet,
     Value,
     function,
     vector,
 )
-from edgespec.kernels.formats import ALIGNMENT, Format
-from edgespec.kernels.isa import Codes, InstructionSet
 
 __all__ = ["AHEAD", "emit_multiply", "is_float", "multiply_name"]
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import llvmlite.ir as ir
 
-from edgespec.kernels.emit import I8, I16, I32, I64, VOID, Builder, Value
+from edgespec.kernels.isa import I8, I16, I32, I64, VOID, Builder, Value
 
 __all__ = [
     "Bool",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import llvmlite.ir as ir
 
-from edgespec.kernels.emit import (
+from edgespec.kernels.isa import (
     F16,
     F32,
     I32,
@@ -17,11 +17,11 @@ from edgespec.kernels.emit import (
     POINTER,
     VOID,
     Builder,
+    InstructionSet,
     Value,
     function,
     vector,
 )
-from edgespec.kernels.isa import InstructionSet
 
 __all__ = [
     "FLOATS",

@@ -17,10 +17,21 @@ import pytest
 from edgespec._types import ByteArray, Float32Array
 from edgespec.kernels.activations import RECORD_BYTES, record_of
 from edgespec.kernels.compiler import QUANTIZE, compile_object, emit_object
-from edgespec.kernels.emit import I8, I32, I64, POINTER, VOID, Builder, Value, function
 from edgespec.kernels.formats import FORMATS, Format, pack
 from edgespec.kernels.gemm import multiply_name
-from edgespec.kernels.isa import INSTRUCTION_SETS, InstructionSet, arm_features
+from edgespec.kernels.isa import (
+    I8,
+    I32,
+    I64,
+    INSTRUCTION_SETS,
+    POINTER,
+    VOID,
+    Builder,
+    InstructionSet,
+    Value,
+    arm_features,
+    function,
+)
 from tests.kernels.twins import multiplied, random_weights
 
 HEIGHT, WIDTH = 13, 512

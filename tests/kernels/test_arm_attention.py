@@ -12,8 +12,7 @@ import pytest
 
 from edgespec.kernels.attention import RECORD_HEAD
 from edgespec.kernels.compiler import ATTENTION, compile_object, emit_object
-from edgespec.kernels.emit import I8, I64, POINTER, VOID, Builder, Value, function
-from edgespec.kernels.isa import InstructionSet
+from edgespec.kernels.isa import I8, I64, POINTER, VOID, Builder, InstructionSet, Value, function
 from tests.kernels.test_arm import ARM, EMULATOR, EXIT, LINKER, READ, WRITE, system
 from tests.kernels.test_attention import Case, device  # noqa: F401
 

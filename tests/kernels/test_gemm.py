@@ -12,9 +12,17 @@ import pytest
 from edgespec._types import ByteArray, Float32Array
 from edgespec.kernels.activations import LARGE_RECORD, SMALL_RECORD, Record, record_of
 from edgespec.kernels.compiler import Kernels
-from edgespec.kernels.emit import I32, Builder, Value, vector
 from edgespec.kernels.formats import FORMATS, Format, pack
-from edgespec.kernels.isa import AVX512VNNI, INSTRUCTION_SETS, InstructionSet, runnable
+from edgespec.kernels.isa import (
+    AVX512VNNI,
+    I32,
+    INSTRUCTION_SETS,
+    Builder,
+    InstructionSet,
+    Value,
+    runnable,
+    vector,
+)
 from tests.kernels.twins import BLOCK, multiplied, quantized, random_weights
 
 HEIGHT, WIDTH = 21, 768
