@@ -63,8 +63,8 @@ def chat(context: click.Context, /, **values: Any) -> int:
     its sampling; options on the command line take precedence.
     """
     require_extra("chat", "a conversation")
+    from edgespec.chat.archive import load_conversation
     from edgespec.chat.conversation import Engines
-    from edgespec.chat.savefile import load_conversation
     from edgespec.chat.settings import Settings, changed_settings
     from edgespec.speculation.draws import draw_settings
 
@@ -204,8 +204,8 @@ def search(words: tuple[str, ...]) -> None:
 @click.argument("id")
 def show(id: str) -> None:
     """Print a conversation as Markdown."""
+    from edgespec.chat.archive import as_markdown
     from edgespec.chat.markdown import printable
-    from edgespec.chat.savefile import as_markdown
 
     click.echo(printable(as_markdown(_load(id))), nl=False)
 
@@ -219,7 +219,7 @@ def export(id: str, file: Path, force: bool) -> None:
 
     The ending of FILE is the format: .json, which `edgespec chat --load` reads, or .md.
     """
-    from edgespec.chat.savefile import exporter
+    from edgespec.chat.archive import exporter
     from edgespec.files import write_new_file
 
     write = exporter(file)
