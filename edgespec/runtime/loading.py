@@ -37,7 +37,7 @@ from edgespec.sampling.filters import filtered, make_workspace, truncated
 from edgespec.sampling.kernel import Workspace, cache_folder
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.penalties import allowed_set, apply_bias, apply_dry, apply_penalties
-from edgespec.sampling.random import PURPOSE_TARGET
+from edgespec.sampling.selection import PURPOSE_TARGET
 from edgespec.speculation.acceptance import verify_chain
 from edgespec.speculation.draws import DrawSettings, choose, draw_settings
 from edgespec.tuning.exactness import (

@@ -15,10 +15,10 @@ from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.kernel import Workspace, kernel, make_workspace, undo
 from edgespec.sampling.parameters import FilterArguments
 from edgespec.sampling.penalties import apply_bias, apply_dry, apply_penalties
-from edgespec.sampling.random import PURPOSE_XTC, uniform
 from edgespec.sampling.selection import (
     BROKEN,
     LEAST_LOGIT,
+    PURPOSE_XTC,
     collect,
     select_all,
     select_min_p,
@@ -27,6 +27,7 @@ from edgespec.sampling.selection import (
     select_typical,
     sigma_floor,
     surprisal,
+    uniform,
 )
 from edgespec.sampling.softmax import argmax, softmax
 

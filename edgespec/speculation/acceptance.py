@@ -7,7 +7,7 @@ import numpy as np
 from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.filters import Workspace, advance_mu, distribution
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
+from edgespec.sampling.selection import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.draws import (
     ACCEPT_REJECTION,
     ACCEPT_TYPICAL,

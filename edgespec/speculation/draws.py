@@ -10,7 +10,7 @@ from edgespec._types import Float32Array, Float64Array, Int32Array
 from edgespec.errors import UsageError
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import NO_BREAKERS, FilterArguments, SamplingParameters, is_greedy
-from edgespec.sampling.random import (
+from edgespec.sampling.selection import (
     PURPOSE_DRAFT,
     PURPOSE_NOISE,
     PURPOSE_TARGET,

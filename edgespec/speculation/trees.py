@@ -18,7 +18,7 @@ from typing import NamedTuple
 from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.filters import Workspace, distribution
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_DRAFT, PURPOSE_TARGET, uniform
+from edgespec.sampling.selection import PURPOSE_ACCEPT, PURPOSE_DRAFT, PURPOSE_TARGET, uniform
 from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED, typical_threshold
 from edgespec.speculation.draws import ACCEPT_REJECTION, ACCEPT_TYPICAL, DrawSettings, choose
 

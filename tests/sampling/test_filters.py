@@ -13,7 +13,7 @@ from scipy import stats
 from edgespec.sampling.filters import argmax, excludes_top
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, PURPOSE_XTC, uniform
+from edgespec.sampling.selection import PURPOSE_ACCEPT, PURPOSE_TARGET, PURPOSE_XTC, uniform
 from edgespec.sampling.softmax import softmax
 
 ALL = settings(max_examples=5 * settings.default.max_examples)

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.random import (
+from edgespec.sampling.selection import (
     PURPOSE_ACCEPT,
     PURPOSE_DRAFT,
     PURPOSE_NOISE,

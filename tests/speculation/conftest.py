@@ -17,7 +17,7 @@ import pytest
 from edgespec.sampling.filters import advance_mu, distribution, make_workspace
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
+from edgespec.sampling.selection import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.acceptance import verify_chain
 from edgespec.speculation.draws import (
     ACCEPT_COUPLED,

@@ -15,7 +15,7 @@ from edgespec.lab.trees import siblings
 from edgespec.sampling.filters import distribution, make_workspace
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
+from edgespec.sampling.selection import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED
 from edgespec.speculation.draws import ACCEPT_COUPLED, ACCEPT_REJECTION, DrawSettings, choose
 from edgespec.speculation.trees import (

@@ -7,7 +7,7 @@ import pytest
 
 from edgespec import SamplingParameters
 from edgespec.sampling.filters import make_workspace
-from edgespec.sampling.random import PURPOSE_TARGET
+from edgespec.sampling.selection import PURPOSE_TARGET
 from edgespec.speculation.acceptance import verify_chain
 from edgespec.speculation.draws import (
     ACCEPT_REJECTION,

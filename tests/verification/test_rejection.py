@@ -13,7 +13,7 @@ from edgespec.control.stopping import DraftStopping
 from edgespec.drafters import ModelDrafter, PromptLookupDrafter
 from edgespec.sampling.filters import distribution, make_workspace
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
+from edgespec.sampling.selection import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.draws import choose, draw_proposal
 from edgespec.verification.checks import expected_distribution
 from edgespec.verification.rejection import FILTERS, Trial, check_rejection, make_trials

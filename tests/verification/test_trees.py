@@ -12,7 +12,7 @@ from edgespec.drafters.trees import GROWN
 from edgespec.gguf.header import read_header
 from edgespec.sampling.filters import distribution
 from edgespec.sampling.kernel import kernel
-from edgespec.sampling.random import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
+from edgespec.sampling.selection import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
 from edgespec.speculation.draws import choose
 from edgespec.speculation.trees import draw_sibling
 from edgespec.verification.cache import check_cache
