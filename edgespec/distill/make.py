@@ -14,7 +14,6 @@ import torch
 from edgespec._types import AnyArray, Float32Array
 from edgespec.backend import Model, ParallelContext
 from edgespec.distill.corpus import Batch, Batches, Conversation, Corpus, CorpusFacts
-from edgespec.distill.documents import read_documents
 from edgespec.distill.draft import Draft, Teacher
 from edgespec.distill.eagle import Eagle
 from edgespec.distill.export import read_draft
@@ -36,6 +35,7 @@ from edgespec.distill.target import (
     known_vocabulary,
     tokens_of,
 )
+from edgespec.distill.tasks import read_documents
 from edgespec.distill.tiny import Tiny
 from edgespec.distill.train import Schedule, State, Trainer
 from edgespec.distill.writing import measure_writing, write_corpus

@@ -14,8 +14,7 @@ import numpy as np
 from edgespec._types import AnyArray, Int32Array
 from edgespec.backend import Vocabulary
 from edgespec.distill.corpus import Corpus
-from edgespec.distill.documents import Excerpt, Seen
-from edgespec.distill.tasks import excerpt_task, follow_up, free_task, system_prompt
+from edgespec.distill.tasks import Excerpt, Seen, excerpt_task, follow_up, free_task, system_prompt
 from edgespec.errors import UsageError
 from edgespec.templates import ChatTemplate
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.distill.documents import Seen, read_documents
+from edgespec.distill.tasks import Seen, read_documents
 from edgespec.errors import UsageError
 
 PARAGRAPHS = [

@@ -9,9 +9,8 @@ import numpy as np
 
 from edgespec.backend import Model
 from edgespec.benchmark.tasks import own_tasks
-from edgespec.distill.documents import Excerpt, Seen
 from edgespec.distill.prompts import TaskPrompts
-from edgespec.distill.tasks import excerpt_task, follow_up, free_task, system_prompt
+from edgespec.distill.tasks import Excerpt, Seen, excerpt_task, follow_up, free_task, system_prompt
 from edgespec.gguf.header import read_header
 from edgespec.templates import ChatTemplate
 
