@@ -19,8 +19,7 @@ from edgespec.benchmark.measuring import run_task
 from edgespec.benchmark.tasks import choose_tasks, own_tasks
 from edgespec.control.costs import continued, expected_speedups, fastest
 from edgespec.distill.corpus import Batch, Corpus
-from edgespec.distill.export import FORMATS, Provenance, read_draft, write_draft
-from edgespec.distill.target import DraftVocabulary
+from edgespec.distill.export import FORMATS, DraftVocabulary, Provenance, read_draft, write_draft
 from edgespec.distill.train import Acceptance, Trainer, measure_acceptance
 from edgespec.errors import ContextFullError
 from edgespec.gguf.header import GGUFHeader

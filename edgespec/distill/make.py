@@ -16,7 +16,14 @@ from edgespec.backend import Model, ParallelContext
 from edgespec.distill.corpus import Batch, Batches, Conversation, Corpus, CorpusFacts
 from edgespec.distill.draft import Draft, Teacher
 from edgespec.distill.eagle import Eagle
-from edgespec.distill.export import read_draft
+from edgespec.distill.export import (
+    DraftVocabulary,
+    TargetWeights,
+    choose_vocabulary,
+    known_vocabulary,
+    read_draft,
+    tokens_of,
+)
 from edgespec.distill.finish import Trained, finish, leave
 from edgespec.distill.plan import (
     BATCH_LENGTH,
@@ -28,13 +35,6 @@ from edgespec.distill.plan import (
     require_disk,
 )
 from edgespec.distill.prompts import FilePrompts, Prompts, SelfPrompts, TaskPrompts
-from edgespec.distill.target import (
-    DraftVocabulary,
-    TargetWeights,
-    choose_vocabulary,
-    known_vocabulary,
-    tokens_of,
-)
 from edgespec.distill.tasks import read_documents
 from edgespec.distill.tiny import Tiny
 from edgespec.distill.train import Schedule, State, Trainer
