@@ -1,4 +1,4 @@
-"""Optional packages: which extra installs them, and the line that says so where one is missing."""
+"""Optional packages: the extra that installs each, the line where one is missing, PyInstaller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies of what a cache holds, beyond what llama.cpp copies by itself.
+"""What a cache holds: copies beyond llama.cpp's own, and the branches of a tree in its cells.
 
 A recurrent layer folds every token into one state and cannot remove one again. But an earlier state
 can be kept and restored. And a copy of a cache with a sliding window has to be one that can be cut.

@@ -1,4 +1,4 @@
-"""Many sequences in one context, a token each at a time, with the target's logits and states.
+"""Contexts for other work than an answer: many sequences at a time, and embeddings.
 
 Weights are read once for all sequences, so text is several times cheaper than with one answer after
 the other.

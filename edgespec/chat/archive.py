@@ -1,4 +1,4 @@
-"""The folder of all conversations, and the file of each."""
+"""Files of conversations: the folder of all, and those that the user names."""
 
 from __future__ import annotations
 

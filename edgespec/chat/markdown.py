@@ -1,4 +1,4 @@
-"""An answer's text: reasoning told from the answer, and the Markdown blocks of that."""
+"""An answer's text for a terminal: printable characters, reasoning apart, and Markdown blocks."""
 
 from __future__ import annotations
 

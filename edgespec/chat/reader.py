@@ -1,4 +1,4 @@
-"""Where messages come from: readers, the one for standard input, and files before a message."""
+"""Where messages come from: the line editor, standard input, and files before a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgespec chat`: a conversation in the terminal."""
+"""`edgespec chat` and `edgespec chats`: a conversation in the terminal, and stored ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgespec models`: list, pull, info and remove."""
+"""`edgespec models`: list, pull, info, remove, and what a model file says about itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decide every cycle what speculation may spend, and learn from what the cycle took.
+"""Decide every cycle what speculation may spend: its budget, and what is learned from its cycles.
 
 The drafters know how probable acceptance is; the controller knows what verification costs. It
 hands the costs over as a `DraftBudget`, and keeps an account: when the cycles that speculated took

@@ -1,4 +1,4 @@
-"""Whether a draft whose tokens cost time drafts one more: decided token by token."""
+"""Whether a draft drafts one more token: what it costs, and how often it is right when so sure."""
 
 from __future__ import annotations
 

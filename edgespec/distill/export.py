@@ -1,4 +1,4 @@
-"""Write drafts as GGUF files, and read them."""
+"""A target's weights for training, and drafts as GGUF files: written and read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts tasks together: from words that are built in, from an excerpt, or from an earlier answer."""
+"""Tasks: of built-in words, of excerpts from documents, and of earlier answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A suffix automaton over tokens: the longest suffix that occurred before, in O(1) a token.
+"""What prompt lookup goes by: a suffix automaton, what matches were worth, and earlier texts.
 
 Online construction of Blumer et al. (1985). Transitions are kept in linked lists (a clone copies
 its original's) and found through one open-addressed hash table.

@@ -1,4 +1,4 @@
-"""What a drafter is."""
+"""What a drafter is, and the base of those that draw one token after the other from a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""llguidance: which tokens may come next, as bits, in microseconds.
+"""llguidance: which tokens may come next, as bits, in microseconds, and which are likely to.
 
 Nothing is forced: the bits are all tokens whose bytes continue the text that the grammar allows,
 however the tokenizer would split that text. So p is the model's own over what is allowed.

@@ -1,4 +1,4 @@
-"""Texts of grammars: those that llguidance understands, made from schemas and expressions.
+"""Texts of grammars for llguidance: of schemas, of expressions, and of values as Python has them.
 
 A text that begins with ``%llguidance`` is in the library's own language, as in llama.cpp's
 programs. Any other is GBNF. The library counts its work and gives up at limits, so that nothing has

@@ -1,4 +1,4 @@
-"""What a processor multiplies with: one small class an instruction set.
+"""A builder of LLVM IR, and what a processor multiplies with: a class for each instruction set.
 
 All compute the same integers, and `gemm` rounds floats in the same order for all of them, so that
 a result does not depend on the processor (but for those without fused multiply-add).

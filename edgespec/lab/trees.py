@@ -1,4 +1,4 @@
-"""Several proposals for one position, tried in order: recursive rejection sampling, exactly.
+"""Trees of siblings: recursive rejection sampling, exactly, and what a tree of which shape brings.
 
 A rejected sibling turns the target into its residual, p <- norm((p - q)+), against which the next
 sibling is judged; when all are rejected, the token is drawn from what p has become. Each step is

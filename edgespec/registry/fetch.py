@@ -1,4 +1,4 @@
-"""Fetch a file into a partial file, over https or from Hugging Face.
+"""Fetch a file into a partial file, over https or from Hugging Face, and list what that has.
 
 A download that was interrupted is continued only if the server confirms, by the strong ETag it
 gave the first time, that the file is still the same. For Hugging Face, huggingface_hub finds the

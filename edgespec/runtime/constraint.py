@@ -1,4 +1,4 @@
-"""Constrained output: a grammar's mask enters p at every position, with that position's state.
+"""Constrained output, whole or in parts: a grammar's mask enters p at every position.
 
 The mask comes before every filter, so that p is the filtered softmax over the allowed tokens.
 A sampled proposal that the grammar forbids ends the block, but stays in it as its last: p is zero

@@ -1,4 +1,4 @@
-"""Open a target in the best settings that are known, and remember what use taught about them."""
+"""Open a target in the best settings known, compiling kernels meanwhile; keep what use taught."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine will open, decided from files and headers alone."""
+"""How an engine is opened: its options, checked once, and the plan made from files and headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decorator of every compiled function: native code without the interpreter lock, cached.
+"""Compiled functions: their decorator (no interpreter lock, cached), and the arrays they work in.
 
 Numba keys its cache by the file of one function, not by those of the functions it calls. So the
 name of our cache folder has a hash over the sources of all kernels that a package can call: stale

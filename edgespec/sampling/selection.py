@@ -1,4 +1,4 @@
-"""Filters that keep a part of the candidates: top-n-sigma, top-k, typical-p, top-p, min-p.
+"""Seeded draws, and filters that keep a part: top-n-sigma, top-k, typical-p, top-p, min-p.
 
 Candidates are the first `count` entries of the workspace's keys and tokens. Each filter moves
 those it keeps to the front and returns their number.

@@ -1,4 +1,4 @@
-"""Guards before every route: who may ask, from where, and what browsers must not do.
+"""Guards before every route: who may ask, from where, and how many at once.
 
 Every web page that a user opens can reach a server on the user's own machine. So the Host header is
 checked, because a page can give its own name this address (DNS rebinding), and so is the origin of

@@ -1,4 +1,4 @@
-"""Draw tokens from p, from q and from the residual of the two."""
+"""How tokens are drawn in a generation: its settings, and draws from p, q and their residual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a target's context is opened: settings that are exact bit for bit, or faster ones.
+"""How a target's context is opened: settings exact bit for bit or faster, and whose kernels.
 
 ``bitwise`` settings evaluate batches without llama.cpp's flash attention (ours is exact) and are
 measured: a block never holds more tokens than were bit-identical to single ones on this machine.

@@ -1,4 +1,4 @@
-"""What every check has: a result, prompts, and answers and logits to compare with."""
+"""What every check has: a result, prompts, answers to compare with, and the test of counts."""
 
 from __future__ import annotations
 

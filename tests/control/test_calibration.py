@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.control import calibration as module
+from edgespec.control import stopping as module
 from edgespec.control.stopping import (
     POSITIONS,
     estimate,

@@ -8,7 +8,7 @@ import pytest
 from edgespec.backend import kernel_status
 from edgespec.gguf.header import read_header
 from edgespec.kernels.check import FormatTimes
-from edgespec.tuning import kernels
+from edgespec.tuning import exactness
 from edgespec.tuning.exactness import (
     fast_options,
     faster_formats,
@@ -40,7 +40,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, ours: float, theirs: float) -> list[A
         times = FormatTimes(dict.fromkeys(columns, ours), dict.fromkeys(columns, theirs))
         return dict.fromkeys(names, times)
 
-    monkeypatch.setattr(kernels, "time_formats", measure)
+    monkeypatch.setattr(exactness, "time_formats", measure)
     return asked
 
 
@@ -70,7 +70,7 @@ def test_the_first_verdict_holds_for_all_processes(
         fast = dict.fromkeys(facts["columns"], 0.1)
         return {names[0]: FormatTimes(fast, dict.fromkeys(facts["columns"], 1.0))}
 
-    monkeypatch.setattr(kernels, "time_formats", measure_while_another_does)
+    monkeypatch.setattr(exactness, "time_formats", measure_while_another_does)
     assert faster_formats(header) == frozenset()
     assert slow == []
 

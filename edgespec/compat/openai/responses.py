@@ -1,4 +1,4 @@
-"""Answers as the objects that OpenAI's interface describes, whole, in chunks, with logprobs."""
+"""Answers as the objects that OpenAI's interface describes: whole, in chunks, and as vectors."""
 
 from __future__ import annotations
 
