@@ -153,7 +153,7 @@ def _readable(text: str) -> bool:
 
 # -- texts that say nearly the same: MinHash over their word triples -----------------------------
 
-_WORDS = re.compile(r"\w+")
+_WORD = re.compile(r"\w+")
 _SHINGLE = 3  # words
 _BANDS, _ROWS = 16, 4
 """Texts that share seven tenths of their triples are found with 98%, three tenths with 12%."""
@@ -187,7 +187,7 @@ class Seen:
         return True
 
     def _hashes(self, text: str) -> AnyArray:
-        words = _WORDS.findall(text.lower())
+        words = _WORD.findall(text.lower())
         count = max(1, len(words) - _SHINGLE + 1)
         shingles = {" ".join(words[i : i + _SHINGLE]) for i in range(count)}
         values = np.array([zlib.crc32(s.encode()) for s in shingles], np.uint64)

@@ -47,7 +47,7 @@ _log = logging.getLogger("edgespec.registry")
 _CONNECT_SECONDS = 5.0
 _SILENCE_SECONDS = 30.0
 _ATTEMPTS = 4
-_MOST_BYTES = 1 << 20
+_MOST_RECORD_BYTES = 1 << 20
 
 
 def fetch_url(
@@ -130,7 +130,7 @@ def _write(
 def _resumption(url: str, partial: Path) -> tuple[int, dict[str, str]]:
     """Return where to continue, and the headers that ask for it."""
     try:
-        known = json.loads(read_at_most(validator_path(partial), _MOST_BYTES))
+        known = json.loads(read_at_most(validator_path(partial), _MOST_RECORD_BYTES))
         etag = known["etag"] if known["url"] == url else None
     except (OSError, ValueError, KeyError, TypeError):
         etag = None
@@ -264,7 +264,6 @@ _MOST_FILES = 20_000
 _MOST_SIZE = 1 << 43
 _MOST_PARTS = 999
 _SECONDS = 10.0
-_SHOWN = 500
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(FILE, re.ASCII)
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
