@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from edgespec.runtime.embedding import Embedder, load_embedder
     from edgespec.runtime.engine import Engine
     from edgespec.runtime.loading import LoadProgress
-    from edgespec.runtime.plan import EngineOptions
+    from edgespec.runtime.options import EngineOptions
     from edgespec.runtime.session import Message, Session, Turn
     from edgespec.runtime.stream import GenerationLimits, Result, Stream, TokenChunk
     from edgespec.sampling.parameters import SamplingParameters

@@ -16,7 +16,7 @@ from edgespec.backend import ContextOptions
 from edgespec.errors import BackendError
 from edgespec.gguf.header import GGUFHeader, read_header
 from edgespec.runtime.memory import MemoryEstimate, estimate
-from edgespec.runtime.plan import EngineOptions
+from edgespec.runtime.options import EngineOptions
 
 __all__ = ["components", "measure_memory"]
 

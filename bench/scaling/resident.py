@@ -44,7 +44,7 @@ def steps(arguments: argparse.Namespace) -> Iterator[Step]:
     initialize()
     yield now("llama.cpp")
     from edgespec.runtime.loading import warm_up
-    from edgespec.runtime.plan import EngineOptions
+    from edgespec.runtime.options import EngineOptions
 
     warm_up()
     yield now("kernels")

@@ -31,7 +31,7 @@ from pathlib import Path
 from bench.command import Parser
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.pictures import check_picture_path
-from edgespec.runtime.plan import EngineOptions
+from edgespec.runtime.options import EngineOptions
 from edgespec.sampling.parameters import SamplingParameters
 
 

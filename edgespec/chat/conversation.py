@@ -21,7 +21,7 @@ from edgespec.drafters import EarlierTexts
 from edgespec.errors import EdgespecError, InsufficientMemoryError
 from edgespec.registry.manifest import load_manifest
 from edgespec.runtime.engine import Engine
-from edgespec.runtime.plan import EngineOptions
+from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.session import Session, Turn
 from edgespec.runtime.stream import Result
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from edgespec.chat.markdown import printable
+from edgespec.chat.characters import printable
 
 __all__ = [
     "FACTS",

@@ -25,7 +25,7 @@ from prompt_toolkit.layout.utils import explode_text_fragments
 from prompt_toolkit.shortcuts import CompleteStyle
 from prompt_toolkit.styles import Style
 
-from edgespec.chat.markdown import JOINER, sendable, unjoined
+from edgespec.chat.characters import JOINER, sendable, unjoined
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files import read_text
 from edgespec.runtime.engine import Engine

@@ -12,7 +12,8 @@ from types import FrameType
 from rich.console import Console
 from rich.text import Text
 
-from edgespec.chat.markdown import OPENING, Folding, MarkdownLines, printable, split_thought
+from edgespec.chat.characters import printable
+from edgespec.chat.markdown import OPENING, Folding, MarkdownLines, split_thought
 from edgespec.chat.status import Meter, status_line
 from edgespec.chat.view import (
     AnswerView,

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from edgespec.errors import UsageError
-from edgespec.runtime.plan import NO_LIMIT
+from edgespec.runtime.options import NO_LIMIT
 from edgespec.runtime.session import Session
 from edgespec.runtime.stream import GenerationLimits
 from edgespec.sampling.parameters import SamplingParameters, read_breakers

@@ -13,14 +13,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from edgespec.backend.lifetime import Closing
-from edgespec.chat.markdown import (
-    JOINER,
-    Folding,
-    MarkdownLines,
-    printable,
-    split_finished,
-    unjoined,
-)
+from edgespec.chat.characters import JOINER, printable, unjoined
+from edgespec.chat.markdown import Folding, MarkdownLines, split_finished
 from edgespec.runtime.cycle import Origin
 from edgespec.runtime.stream import TokenChunk
 

@@ -21,7 +21,7 @@ from edgespec.extras import has_extra
 if TYPE_CHECKING:
     from edgespec.benchmark.tasks import Task
     from edgespec.runtime.engine import Engine
-    from edgespec.runtime.plan import EngineOptions
+    from edgespec.runtime.options import EngineOptions
 
 __all__ = ["bench"]
 

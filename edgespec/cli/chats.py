@@ -77,7 +77,7 @@ def search(words: tuple[str, ...]) -> None:
 def show(id: str) -> None:
     """Print a conversation as Markdown."""
     from edgespec.chat.archive import as_markdown
-    from edgespec.chat.markdown import printable
+    from edgespec.chat.characters import printable
 
     click.echo(printable(as_markdown(_load(id))), nl=False)
 
@@ -136,7 +136,7 @@ def _row(one: Conversation) -> dict[str, object]:
 
 
 def _title(one: Conversation) -> str:
-    from edgespec.chat.markdown import printable
+    from edgespec.chat.characters import printable
 
     return repr(printable(one.title[:40]))
 

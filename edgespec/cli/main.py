@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from edgespec import __version__
-from edgespec.chat.markdown import printable
+from edgespec.chat.characters import printable
 from edgespec.errors import EdgespecError
 
 __all__ = ["cli", "main"]

@@ -266,7 +266,8 @@ def model_facts(name: str) -> tuple[dict[str, Any], GGUFHeader | None]:
 def _memory(header: GGUFHeader) -> dict[str, Any]:
     """Return what answering takes: weights are held once, whoever's kernels multiply them."""
     from edgespec.runtime.memory import estimate
-    from edgespec.runtime.plan import BATCH, EngineOptions
+    from edgespec.runtime.options import EngineOptions
+    from edgespec.runtime.plan import BATCH
 
     context = EngineOptions().context_for(header.context_length)
     needed = estimate(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgespec.chat.markdown import printable
+from edgespec.chat.characters import printable
 from edgespec.extras import has_extra
 from edgespec.files import cache_root
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgespec.registry.fetch import Progress
     from edgespec.runtime.embedding import Embedder
     from edgespec.runtime.engine import Engine
-    from edgespec.runtime.plan import EngineOptions
+    from edgespec.runtime.options import EngineOptions
 
 __all__ = [
     "SAID",

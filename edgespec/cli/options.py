@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from edgespec.errors import UsageError
-from edgespec.runtime.plan import ANSWER_TOKENS, NO_LIMIT, EngineOptions
+from edgespec.runtime.options import ANSWER_TOKENS, NO_LIMIT, EngineOptions
 from edgespec.sampling.parameters import SamplingParameters, read_breakers
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.chat.markdown import WordWriter, printable
+from edgespec.chat.characters import WordWriter, printable
 from edgespec.cli.opening import open_chat_engine, open_engine, say_small_once
 from edgespec.cli.options import (
     engine_options,
@@ -23,7 +23,7 @@ from edgespec.cli.options import (
 from edgespec.errors import UsageError
 from edgespec.extras import require_extra
 from edgespec.files import decode_text
-from edgespec.runtime.plan import ANSWER_TOKENS
+from edgespec.runtime.options import ANSWER_TOKENS
 
 if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine

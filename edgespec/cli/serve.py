@@ -16,7 +16,7 @@ from edgespec.cli.options import (
     sampling_options,
 )
 from edgespec.extras import require_extra
-from edgespec.runtime.plan import ANSWER_TOKENS, NO_LIMIT
+from edgespec.runtime.options import ANSWER_TOKENS, NO_LIMIT
 
 __all__ = ["serve"]
 

@@ -15,7 +15,7 @@ import click
 from edgespec.cli.opening import pull_progress, say_compiling
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.extras import has_extra
-from edgespec.runtime.plan import EngineOptions
+from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.processors import allowed_processors, default_threads, spare_processors
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _explain(
     target: ResolvedModel, options: EngineOptions, png: Path | None, as_json: bool
 ) -> None:
     from edgespec.registry.resolve import resolve
-    from edgespec.runtime.plan import ADAPTIVE_BLOCK
+    from edgespec.runtime.options import ADAPTIVE_BLOCK
     from edgespec.tuning.profile import explain, load_profile
     from edgespec.tuning.report import explanation_lines
 

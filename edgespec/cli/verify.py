@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.chat.markdown import printable
+from edgespec.chat.characters import printable
 from edgespec.cli.opening import open_engine
 from edgespec.cli.options import engine_options, make_engine_options
 

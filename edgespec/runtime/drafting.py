@@ -37,7 +37,8 @@ from edgespec.errors import UsageError
 from edgespec.files import read_text
 from edgespec.registry.pairing import Pairing
 from edgespec.runtime.loading import LoadProgress, load_model
-from edgespec.runtime.plan import BATCH, EngineOptions, Plan
+from edgespec.runtime.options import EngineOptions
+from edgespec.runtime.plan import BATCH, Plan
 from edgespec.runtime.processors import spare_processors
 from edgespec.tuning.drafting import HEAD_BATCH, DraftCost, measure_draft, measure_head
 from edgespec.tuning.exactness import Exactness

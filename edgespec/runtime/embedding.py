@@ -18,7 +18,7 @@ from edgespec.gguf.header import GGUFHeader, read_header
 from edgespec.registry.fetch import Progress, silent
 from edgespec.registry.resolve import ResolvedModel, resolve
 from edgespec.runtime.memory import estimate, require
-from edgespec.runtime.plan import EngineOptions
+from edgespec.runtime.options import EngineOptions
 from edgespec.tuning.setting import measurement_key
 
 __all__ = [

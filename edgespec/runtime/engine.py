@@ -33,7 +33,8 @@ from edgespec.runtime.decoder import Decoder, Edit, PrefillProgress
 from edgespec.runtime.drafting import index_texts, open_drafter, prompt_lookup_of, read_texts
 from edgespec.runtime.embedding import Embedder, check_pooling, embedding_length
 from edgespec.runtime.loading import LoadProgress, make_policy, open_target, remember, warm_up
-from edgespec.runtime.plan import EngineOptions, make_plan
+from edgespec.runtime.options import EngineOptions
+from edgespec.runtime.plan import make_plan
 from edgespec.runtime.prefix_cache import PrefixCache, read_cache, write_cache
 from edgespec.runtime.scheduler import Scheduler
 from edgespec.runtime.stream import GenerationLimits, Stream

@@ -31,7 +31,8 @@ from edgespec.drafters.protocol import draft_token
 from edgespec.errors import BackendError
 from edgespec.gguf.header import read_header
 from edgespec.registry.resolve import ResolvedModel
-from edgespec.runtime.plan import BATCH, MAX_BLOCK, EngineOptions, Plan
+from edgespec.runtime.options import MAX_BLOCK, EngineOptions
+from edgespec.runtime.plan import BATCH, Plan
 from edgespec.runtime.processors import spare_processors
 from edgespec.sampling.filters import filtered, make_workspace, truncated
 from edgespec.sampling.kernel import Workspace, cache_folder

@@ -23,7 +23,7 @@ from edgespec.compat.openai.responses import (
 from edgespec.compat.openai.tools import ToolUse, call_or, plan_tools
 from edgespec.errors import EdgespecError, GrammarError, UsageError
 from edgespec.grammars import PartGrammars, grammar_from_schema, grammar_of_json
-from edgespec.runtime.plan import NO_LIMIT
+from edgespec.runtime.options import NO_LIMIT
 from edgespec.runtime.stream import GenerationLimits, Result, Stream
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.server.errors import ApiError

@@ -23,7 +23,7 @@ from edgespec.chat.screen import Screen
 from edgespec.chat.view import PlainView
 from edgespec.files import cache_root
 from edgespec.runtime.engine import Engine
-from edgespec.runtime.plan import EngineOptions
+from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.session import Session
 from edgespec.runtime.stream import GenerationLimits
 from edgespec.sampling.parameters import SamplingParameters

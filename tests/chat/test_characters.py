@@ -6,7 +6,7 @@ from io import StringIO
 
 import pytest
 
-from edgespec.chat.markdown import WordWriter
+from edgespec.chat.characters import WordWriter
 
 
 def wrapped(*pieces: str, width: int = 10) -> str:

@@ -11,7 +11,7 @@ import pytest
 from edgespec.chat.conversation import Attachments, Chat, Engines, texts_of
 from edgespec.errors import EdgespecError, InsufficientMemoryError, ModelFileError, UsageError
 from edgespec.runtime.engine import Engine
-from edgespec.runtime.plan import EngineOptions
+from edgespec.runtime.options import EngineOptions
 from tests.chat.conftest import say_to
 
 Say = Callable[..., list[str]]

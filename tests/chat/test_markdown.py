@@ -7,13 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from edgespec.chat.characters import printable, sendable
 from edgespec.chat.markdown import (
     Folding,
     MarkdownLines,
     chosen_block,
     code_blocks,
-    printable,
-    sendable,
     split_finished,
     split_thought,
 )

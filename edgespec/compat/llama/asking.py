@@ -15,7 +15,7 @@ from edgespec.gguf.header import read_header
 from edgespec.grammars import grammar_from_schema, grammar_of_json
 from edgespec.registry.resolve import resolve
 from edgespec.runtime.decoder import Edit
-from edgespec.runtime.plan import EngineOptions
+from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.stream import GenerationLimits
 from edgespec.sampling.parameters import SamplingParameters
 

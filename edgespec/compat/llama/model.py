@@ -24,7 +24,7 @@ from edgespec.registry.fetch import matching_file
 from edgespec.registry.resolve import resolve
 from edgespec.runtime.embedding import Embedder, load_embedder
 from edgespec.runtime.engine import Engine
-from edgespec.runtime.plan import EngineOptions
+from edgespec.runtime.options import EngineOptions
 
 __all__ = ["Llama", "LlamaGrammar"]
 
