@@ -153,10 +153,9 @@ def _print_template(text: str) -> None:
 
 def _rows() -> Iterator[dict[str, Any]]:
     from edgespec.registry.cache import default_cache
-    from edgespec.registry.elsewhere import elsewhere
     from edgespec.registry.fetch import parts
     from edgespec.registry.manifest import load_manifest
-    from edgespec.registry.resolve import present
+    from edgespec.registry.resolve import elsewhere, present
     from edgespec.runtime.memory import expected_speed, memory_bandwidth
     from edgespec.runtime.processors import default_threads
 

@@ -8,8 +8,7 @@ import pytest
 
 from edgespec.errors import RegistryError, UnknownModelError
 from edgespec.registry import manifest, resolve
-from edgespec.registry.elsewhere import elsewhere
-from edgespec.registry.resolve import cached_files
+from edgespec.registry.resolve import cached_files, elsewhere
 
 REPO = "owner/model-GGUF"
 
