@@ -1,4 +1,4 @@
-"""Find a model's file from what the user typed: a path, a name, a reference, or nothing."""
+"""Find a model's file: a path, a name, a reference, nothing, or what other programs have."""
 
 from __future__ import annotations
 
