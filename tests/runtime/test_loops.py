@@ -12,7 +12,7 @@ import pytest
 
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.grammars import grammar_from_schema
-from edgespec.runtime.loops import LoopDetector
+from edgespec.runtime.stream import LoopDetector
 
 WORDS = 1000
 """Tokens from here on have letters, those before have none."""
