@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from bench.theory.answers import Answer, Cycle
 from bench.theory.costs import Known
-from edgespec.control.costs import expected_speedups
+from edgespec.control.speedup import expected_speedups
 
 __all__ = ["Prediction", "acceptance", "one_chance", "plain_s", "predict"]
 

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from edgespec.chat.archive import Journal, SavedConversation
+from edgespec.chat.archive import Journal
 from edgespec.chat.commands import RUNNING, Command
 from edgespec.chat.conversation import Chat, Engines
 from edgespec.chat.events import Conversation
 from edgespec.chat.reader import Candidate, PipeReader, Reader
+from edgespec.chat.savefile import SavedConversation
 from edgespec.chat.screen import Screen
 from edgespec.chat.settings import Settings
 from edgespec.chat.stored import STORED, load_saved, resume

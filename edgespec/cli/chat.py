@@ -59,8 +59,8 @@ def chat(context: click.Context, /, **values: Any) -> int:
     its sampling; options on the command line take precedence.
     """
     require_extra("chat", "a conversation")
-    from edgespec.chat.archive import load_conversation
     from edgespec.chat.conversation import Engines
+    from edgespec.chat.savefile import load_conversation
     from edgespec.chat.settings import Settings, changed_settings
     from edgespec.speculation.draws import draw_settings
 

@@ -94,7 +94,7 @@ def _find(model: str | None, options: EngineOptions) -> ResolvedModel:
 def _tune(
     model: str | None, options: EngineOptions, seconds: float, png: Path | None, as_json: bool
 ) -> None:
-    from edgespec.control.costs import Achieved
+    from edgespec.control.speedup import Achieved
     from edgespec.runtime.loading import warm_up
     from edgespec.runtime.plan import make_plan
     from edgespec.tuning.exactness import usual_kernels

@@ -14,17 +14,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from edgespec._types import Float64Array
-from edgespec.control.costs import (
-    Achieved,
-    CostTable,
-    continued,
-    expected_speedups,
-    fastest,
-    fill_cycle_costs,
-    observe_cost,
-    predicted_cost,
-    with_one_more,
-)
+from edgespec.control.costs import CostTable, fill_cycle_costs, observe_cost, predicted_cost
+from edgespec.control.speedup import Achieved, continued, expected_speedups, fastest, with_one_more
 from edgespec.sampling.kernel import kernel
 
 __all__ = [

@@ -17,7 +17,7 @@ from edgespec._types import Int32Array
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.benchmark.measuring import run_task
 from edgespec.benchmark.tasks import choose_tasks, own_tasks
-from edgespec.control.costs import continued, expected_speedups, fastest
+from edgespec.control.speedup import continued, expected_speedups, fastest
 from edgespec.distill.corpus import Batch, Corpus
 from edgespec.distill.export import FORMATS, DraftVocabulary, Provenance, read_draft, write_draft
 from edgespec.distill.train import Acceptance, Trainer, measure_acceptance

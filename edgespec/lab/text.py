@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
-from edgespec.control.costs import tokens_by_length
+from edgespec.control.speedup import tokens_by_length
 from edgespec.lab.report import LARGEST_K, Chain, Report, Tree, Verification
 from edgespec.lab.theory import ONE, ZERO, Decomposition, Distribution, total_variation
 from edgespec.lab.trees import BestTree, Ranked, Shape

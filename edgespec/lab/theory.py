@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from edgespec.control.costs import tokens_by_length
+from edgespec.control.speedup import tokens_by_length
 
 __all__ = [
     "ONE",

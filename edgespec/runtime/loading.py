@@ -24,7 +24,8 @@ from edgespec.backend import (
     kernel_status,
 )
 from edgespec.control.controller import AdaptivePolicy, CycleTiming, FixedPolicy, Policy
-from edgespec.control.costs import Achieved, CostTable, make_cost_table
+from edgespec.control.costs import CostTable, make_cost_table
+from edgespec.control.speedup import Achieved
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters import Drafter, EarlierTexts, PromptLookupDrafter
 from edgespec.drafters.protocol import draft_token

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edgespec.control.costs import (
+from edgespec.control.costs import predicted_cost
+from edgespec.control.speedup import (
     Achieved,
     ExpectedSpeedup,
     continued,
     expected_speedups,
     fastest,
-    predicted_cost,
 )
 from edgespec.control.stopping import POSITIONS, expected, read_calibration
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter

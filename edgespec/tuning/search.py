@@ -19,7 +19,7 @@ import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model, ModelOptions
-from edgespec.control.costs import Achieved
+from edgespec.control.speedup import Achieved
 from edgespec.errors import BackendError
 from edgespec.tuning.exactness import fast_options
 from edgespec.tuning.measure import compare, measuring_text, stand_at

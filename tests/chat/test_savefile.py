@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.chat.archive import SavedConversation, exporter, load_conversation, save_conversation
 from edgespec.chat.events import Conversation, Entry
+from edgespec.chat.savefile import SavedConversation, exporter, load_conversation, save_conversation
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.runtime.session import Message
 from edgespec.sampling.parameters import SamplingParameters

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from edgespec.cli.doctor import doctor
 from edgespec.cli.tune import tune
-from edgespec.control.costs import Achieved
+from edgespec.control.speedup import Achieved
 from edgespec.errors import EdgespecError
 from edgespec.files import cache_root
 from edgespec.runtime.processors import default_threads

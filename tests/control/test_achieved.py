@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from edgespec.control.controller import AdaptivePolicy, CycleTiming
-from edgespec.control.costs import Achieved, make_cost_table
+from edgespec.control.costs import make_cost_table
+from edgespec.control.speedup import Achieved
 
 
 def test_totals_add_up_and_survive_json() -> None:

@@ -7,12 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.control.costs import (
-    fill_cycle_costs,
-    make_cost_table,
-    observe_cost,
-    predicted_cost,
-)
+from edgespec.control.costs import fill_cycle_costs, make_cost_table, observe_cost, predicted_cost
 
 PROPERTY = settings(max_examples=100, deadline=None, derandomize=True)
 

@@ -7,7 +7,8 @@ from fractions import Fraction
 import pytest
 
 from edgespec.control.controller import draft_speedup
-from edgespec.control.costs import continued, expected_speedups, fastest, make_cost_table
+from edgespec.control.costs import make_cost_table
+from edgespec.control.speedup import continued, expected_speedups, fastest
 from edgespec.lab.theory import best_k, expected_tokens
 
 V = [1.0, 1.4, 1.8, 2.2, 3.0, 3.3, 3.6, 4.0, 5.5]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
-from edgespec.control.costs import Achieved
+from edgespec.control.speedup import Achieved
 from edgespec.runtime.loading import with_best
 from edgespec.runtime.processors import default_threads
 from edgespec.tuning.profile import load_profile

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edgespec.control.costs import Achieved, expected_speedups
+from edgespec.control.speedup import Achieved, expected_speedups
 from edgespec.control.stopping import make_calibration, write_calibration
 from edgespec.tuning.profile import Profile, explain
 from edgespec.tuning.report import explanation_lines

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from edgespec.control.costs import Achieved
+from edgespec.control.speedup import Achieved
 from edgespec.tuning.measure import Effort
 from edgespec.tuning.profile import Usage
 from edgespec.tuning.search import (
