@@ -3,8 +3,20 @@
 from edgespec.backend.checkpoints import MOST_NODES
 from edgespec.backend.context import Context, ContextOptions
 from edgespec.backend.grammar import Grammar
-from edgespec.backend.hidden_states import HeadContext, LayerTaps, RecordedInputs, can_tap
-from edgespec.backend.kernels import KernelStatus, formats_of, kernel_status, time_formats
+from edgespec.backend.hidden_states import (
+    FinalStates,
+    HeadContext,
+    LayerTaps,
+    RecordedInputs,
+    can_tap,
+)
+from edgespec.backend.kernels import (
+    KernelStatus,
+    formats_of,
+    kernel_status,
+    open_heads,
+    time_formats,
+)
 from edgespec.backend.lifetime import Capabilities, capabilities
 from edgespec.backend.model import Model, ModelOptions, quantize
 from edgespec.backend.parallel import POOLINGS, EmbeddingContext, ParallelContext
@@ -19,6 +31,7 @@ __all__ = [
     "Context",
     "ContextOptions",
     "EmbeddingContext",
+    "FinalStates",
     "Grammar",
     "HeadContext",
     "KernelStatus",
@@ -32,6 +45,7 @@ __all__ = [
     "capabilities",
     "formats_of",
     "kernel_status",
+    "open_heads",
     "quantize",
     "require_sound",
     "time_formats",

@@ -79,9 +79,11 @@ class Context(Closing):
 
     Attributes:
         on_evaluated: called after every evaluation with the position of its first token and the
-            number of tokens, to read results that the next evaluation overwrites.
+            number of tokens, to read results that the next evaluation overwrites; with 0 and 0
+            after another cache was restored.
         on_kept: called when a path of a tree is kept, with the position of its first token and
             its nodes.
+        keeps_states: whether evaluations leave what `final_states` returns.
 
     Raises:
         UsageError: an option is out of range; or the process is a fork of one that used a model.
@@ -106,6 +108,7 @@ class Context(Closing):
             self._branches = Branches(device, device.opened_states())
         self.on_evaluated: Callable[[int, int], None] | None = None
         self.on_kept: Callable[[int, Int32Array], None] | None = None
+        self.keeps_states = self._has_states = False
         self._memory = lib.llama_get_memory(self._pointer)
         self._recurrent = model.has_state
         self._window = 0 if self._recurrent else model.window
@@ -264,6 +267,10 @@ class Context(Closing):
             )
         self._make_room()
         pointer, batch = self.pointer, self._batch.fill(tokens, self.length, outputs)
+        if self.keeps_states:
+            # llama.cpp then computes the logits of every token: not where they are not wanted.
+            self._has_states = outputs == count
+            lib.llama_set_embeddings(pointer, self._has_states)
         try:
             status = _evaluate(pointer, batch, count, self.cancel)
         except BaseException:  # a signal handler raised it
@@ -276,6 +283,20 @@ class Context(Closing):
             return
         self._find_length()
         self._raise(status)
+
+    def final_states(self, count: int) -> Float32Array:
+        """Return what the output matrix was applied to in the last evaluation.
+
+        Returns:
+            float32 (count, embedding_length), a view that the next evaluation invalidates; no rows
+            where it was not kept.
+        """
+        found = lib.llama_get_embeddings(self.pointer) if self._has_states and count else None
+        if not found:
+            return np.zeros((0, self.model.embedding_length), np.float32)
+        memory = ctypes.c_float * (count * self.model.embedding_length)
+        states = memory.from_address(ctypes.addressof(found.contents))
+        return np.frombuffer(memoryview(states), np.float32).reshape(count, -1)
 
     def _find_length(self) -> None:
         """Find the length after an evaluation that failed."""
@@ -415,6 +436,8 @@ class Context(Closing):
             self.clear()
             raise BackendError("a saved cache does not belong to this model, build or context")
         self.length = self.native_length()
+        if self.on_evaluated is not None:
+            self.on_evaluated(0, 0)
 
     # -- life -------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
-"""Hidden states: read from a target's layers where llama.cpp leaves them, and fed to EAGLE-3 heads.
+"""Hidden states: read where llama.cpp leaves them, and fed to the heads that draft from them.
 
-Reading is optional. The functions belong to llama.cpp's unstable interface and are exported under
+Those before a layer, for EAGLE-3 heads, and the last one, for Medusa heads. Reading the former is
+optional. The functions belong to llama.cpp's unstable interface and are exported under
 C++ names; a build that lacks them has `Capabilities.layer_taps` False.
 """
 
@@ -18,11 +19,14 @@ from edgespec.backend.lifetime import FINAL_TAP, LAYER_TAPS, capabilities, lib
 from edgespec.backend.model import Model
 from edgespec.errors import BackendError, ContextFullError, UsageError
 
-__all__ = ["HeadContext", "LayerTaps", "RecordedInputs", "can_tap"]
+__all__ = ["FinalStates", "HeadContext", "LayerTaps", "RecordedInputs", "can_tap"]
 
 # llama.cpp ends the process if a graph without taps is asked for them, and it cannot be asked
 # first. These are the architectures whose graphs have taps in the pinned version.
 _TAPPED = frozenset(("llama", "qwen3", "qwen3moe", "gpt-oss"))
+
+
+_NOWHERE: Int32Array = np.zeros(0, np.int32)
 
 
 def can_tap(architecture: str) -> bool:
@@ -119,7 +123,7 @@ class RecordedInputs:
 
     def _record(self, start: int, count: int) -> None:
         width = self._context.model.embedding_length
-        for index, layer in enumerate(self._layers):
+        for index, layer in enumerate(self._layers if count else ()):
             columns = slice(index * width, (index + 1) * width)
             self.rows[start : start + count, columns] = self._taps.rows(layer, count)
         if start <= self.length:
@@ -135,6 +139,46 @@ class RecordedInputs:
         """Stop recording."""
         self._context.on_evaluated = self._context.on_kept = None
         self._taps.close()
+
+
+class FinalStates:
+    """What a context's output matrix was applied to in its last evaluation, by position.
+
+    Reading it costs a copy of so many rows as there were rows of logits. It is there after
+    evaluations that had logits of all their tokens, as those of a cycle have; not after a prompt
+    was read, or another text's cache was restored.
+
+    Args:
+        context: an open context; everything it evaluates from now on is recorded.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        width = context.model.embedding_length
+        self._rows = np.zeros((context.options.outputs, width), np.float32)
+        self._start, self._path = 0, _NOWHERE
+        self._steps = np.arange(context.options.outputs, dtype=np.int32)
+        context.keeps_states = True
+        context.on_evaluated, context.on_kept = self._record, self._keep
+
+    def at(self, position: int) -> Float32Array | None:
+        """Return the state after the token at a position, float32 (width,), if it is there."""
+        index = position - self._start
+        return self._rows[self._path[index]] if 0 <= index < len(self._path) else None
+
+    def _record(self, start: int, count: int) -> None:
+        states = self._context.final_states(count)
+        self._start, self._path = start, self._steps[: len(states)]
+        self._rows[: len(states)] = states
+
+    def _keep(self, base: int, path: Int32Array) -> None:
+        """Know the nodes of a path by their positions; they were recorded as they lay."""
+        self._path = path.copy() if base == self._start else _NOWHERE
+
+    def close(self) -> None:
+        """Stop recording."""
+        self._context.on_evaluated = self._context.on_kept = None
+        self._context.keeps_states = False
 
 
 class HeadContext(Context):

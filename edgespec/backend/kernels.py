@@ -9,17 +9,22 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from edgespec.backend.lifetime import claim_process, initialize, lib
 from edgespec.gguf.header import GGUFHeader, Tensor
+from edgespec.gguf.reader import open_gguf
 
 if TYPE_CHECKING:
     from edgespec.kernels.check import FormatTimes
+    from edgespec.kernels.operations import StateHeads
 
 __all__ = [
     "KernelStatus",
     "Placement",
     "formats_of",
     "kernel_status",
+    "open_heads",
     "opened_device",
     "place_weights",
     "time_formats",
@@ -189,6 +194,45 @@ def time_formats(
                     seconds=seconds,
                 )
     return times
+
+
+def open_heads(header: GGUFHeader, threads: int, *, ours: bool) -> StateHeads:
+    """Load a file's Medusa heads. Close them.
+
+    Args:
+        header: has `medusa`.
+        ours: by our kernels where they can be used, and not by llama.cpp's.
+    """
+    from edgespec.kernels.operations import Backend, Matrix, StateHeads, cpu_device
+
+    assert header.medusa is not None
+    claim_process()
+    initialize()
+    library, device = lib.llama_cpp._lib, None
+    found = {tensor.name: tensor for tensor in open_gguf(header.path).tensors}
+
+    def matrix(name: str) -> Matrix:
+        tensor = found[name]
+        sizes = tuple(int(size) for size in tensor.shape)
+        return Matrix(int(tensor.tensor_type), sizes, np.array(tensor.data).view(np.uint8))
+
+    if ours:
+        kinds = {tensor.kind for tensor in header.tensors if len(tensor.shape) > 1}
+        with _opened.lock:
+            _open_device()
+            if _opened.device is not None:
+                _check_layers()
+                usable = _opened.device.attends and all(_passes(kind) for kind in kinds)
+                device = _opened.device if usable else None
+    heads, width = header.medusa.count, header.medusa.target_width
+    return StateHeads(
+        Backend(library, device.address if device else cpu_device(library), threads),
+        device.buffer_type if device else None,
+        matrix("medusa.residual.weight"),
+        np.array(found["medusa.residual.bias"].data, np.float32).reshape(heads, width),
+        matrix("medusa.project.weight") if header.medusa.projected else None,
+        matrix("output.weight"),
+    )
 
 
 def _open_device() -> None:

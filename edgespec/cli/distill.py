@@ -24,10 +24,10 @@ _EVERY_S = 15.0
 @click.option("-o", "--output", required=True, metavar="FILE", help="The draft, a .gguf file.")
 @click.option(
     "--kind",
-    type=click.Choice(["tiny", "eagle3"]),
+    type=click.Choice(["tiny", "eagle3", "medusa"]),
     default="tiny",
     show_default=True,
-    help="A small model of its own, or a head on the target's hidden states.",
+    help="A small model of its own, or heads on the target's hidden states.",
 )
 @click.option(
     "--data",

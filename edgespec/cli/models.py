@@ -410,7 +410,7 @@ def _verdict(name: str, header: GGUFHeader | None, draft: str) -> dict[str, Any]
         }
     except PairingError as error:
         verdict["reason"] = str(error)
-        if other.reduced or other.eagle:
+        if other.drafts_only:
             return verdict
     try:
         _, shared = pair_vocabularies(header, other)

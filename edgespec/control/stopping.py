@@ -173,6 +173,7 @@ _HOPE = 0.95
 """Acceptance assumed of a draft that has not been tried for a while, when a try is planned."""
 
 _TRY = 2  # proposals of a try
+_USUAL = 4  # of a block
 _FEW, _MANY = 2, 16  # tokens that tell the cost of a step, of reading
 _LEARNING, _MOST_CHANGE = 0.1, 2.0
 
@@ -217,12 +218,15 @@ class DraftStopping:
         reading_s: seconds of reading one committed token that the draft has not seen.
         most: the longest block.
 
+        once_s: seconds that a block costs whatever its length, to a draft that has all at once.
+
     Attributes:
         more_s: seconds of each further node in a level of a tree.
     """
 
-    def __init__(self, step_s: float, reading_s: float, most: int) -> None:
+    def __init__(self, step_s: float, reading_s: float, most: int, once_s: float = 0.0) -> None:
         self.step_s = step_s
+        self.once_s = once_s
         self.reading_s = reading_s
         self.more_s = 0.5 * step_s
         self.calibration = make_calibration()
@@ -232,6 +236,11 @@ class DraftStopping:
         self._start_s = 0.0
         self._minimum = 0
 
+    @property
+    def token_s(self) -> float:
+        """Seconds of drafting a token in a block of usual length."""
+        return self.step_s + self.once_s / _USUAL
+
     def rate(self, budget: DraftBudget, missing: int) -> float:
         """Return the expected tokens per second of a cycle that this drafter begins.
 
@@ -239,7 +248,7 @@ class DraftStopping:
             missing: committed tokens that the draft has not read.
         """
         _expect(self.calibration, budget.acceptance, 0, budget.limit, 0.0)
-        start_s = missing * self.reading_s / _HORIZON
+        start_s = self._begin_s(missing)
         length, rate = best_length(budget, 0, 0, 0, self.step_s, start_s)
         return float(rate) if length else 0.0
 
@@ -251,7 +260,7 @@ class DraftStopping:
         """
         self._budget = budget
         self._given = self._drafted = given
-        self._start_s = missing * self.reading_s / _HORIZON
+        self._start_s = self._begin_s(missing)
         self._minimum = budget.limit if budget.fixed else 0
         if budget.fixed:
             return
@@ -268,7 +277,7 @@ class DraftStopping:
     def _may_try(self, budget: DraftBudget, missing: int) -> bool:
         """Return whether there is time to spare for finding out if drafting pays by now."""
         tried = min(_TRY, budget.limit)
-        cost = missing * self.reading_s + tried * self.step_s
+        cost = missing * self.reading_s + self.once_s + tried * self.step_s
         cost += float(budget.cycle_s[tried] - budget.cycle_s[0])
         if tried == 0 or budget.spare_s < cost:
             return False
@@ -316,11 +325,15 @@ class DraftStopping:
         _learn(self.calibration, self._confidence, self._given, self._drafted, accepted, judged)
 
     def timed(self, tokens: int, seconds: float) -> None:
-        """Learn what an evaluation of the draft took."""
-        if tokens <= _FEW:
+        """Learn what an evaluation of the draft took; nothing if it evaluated no token."""
+        if 0 < tokens <= _FEW:
             self.step_s = _toward(self.step_s, seconds)
         elif tokens >= _MANY:
             self.reading_s = _toward(self.reading_s, seconds / tokens)
+
+    def timed_once(self, seconds: float) -> None:
+        """Learn what a block cost whatever its length."""
+        self.once_s = _toward(self.once_s, seconds)
 
     def timed_level(self, nodes: int, seconds: float) -> None:
         """Learn what a level of a tree took."""
@@ -331,7 +344,10 @@ class DraftStopping:
 
     def begin_s(self, missing: int) -> float:
         """Return the seconds that a block's first proposal is taken to cost."""
-        return self.step_s + missing * self.reading_s / _HORIZON
+        return self.step_s + self._begin_s(missing)
+
+    def _begin_s(self, missing: int) -> float:
+        return self.once_s + missing * self.reading_s / _HORIZON
 
     def as_json(self) -> dict[str, Any]:
         """Return what is worth keeping for the next conversation."""

@@ -22,8 +22,8 @@ from edgespec.distill.corpus import Batch, Corpus
 from edgespec.distill.export import FORMATS, DraftVocabulary, Provenance, read_draft, write_draft
 from edgespec.distill.train import Acceptance, Trainer, measure_acceptance
 from edgespec.errors import ContextFullError
-from edgespec.gguf.header import GGUFHeader
-from edgespec.runtime.drafting import draft_with
+from edgespec.gguf.header import GGUFHeader, read_header
+from edgespec.runtime.drafting import AnyModelDrafter, draft_with, medusa_with
 from edgespec.runtime.plan import pair
 from edgespec.tuning.exactness import fast_options
 from edgespec.tuning.measure import measure_cost
@@ -66,7 +66,7 @@ class Costs:
 
     Attributes:
         verify: of one evaluation of 1, 2, 3 ... tokens by the target.
-        step: of drafting one token with each of the files.
+        step: of drafting one token with each of the files; of all Medusa heads, a fourth.
     """
 
     verify: list[float]
@@ -262,14 +262,19 @@ def measure_costs(target: Path, drafts: Sequence[Path], threads: int) -> Costs:
     with Model(target, fast_options(target, threads)) as model, Context(model, options) as context:
         verify = measure_cost(context, _DEPTH, _SIZES)
         for path in drafts:
-            draft = Model(path, fast_options(path, threads))
-            found = pair(model.header, draft.header)
-            drafter = draft_with(
-                draft, context, found, ContextOptions(length=_LENGTH, threads=threads), 1
-            )
-            steps.append(drafter.stopping.step_s)
+            drafter = _open(path, context, threads)
+            steps.append(drafter.stopping.token_s)
             drafter.close()
     return Costs([verify[n] for n in _SIZES], steps)
+
+
+def _open(path: Path, target: Context, threads: int) -> AnyModelDrafter:
+    header = read_header(path)
+    if header.medusa is not None:
+        return medusa_with(header, target, threads, 1)
+    draft = Model(path, fast_options(path, threads))
+    found = pair(target.model.header, header)
+    return draft_with(draft, target, found, ContextOptions(length=_LENGTH, threads=threads), 1)
 
 
 def measure_speeds(

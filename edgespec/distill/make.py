@@ -25,6 +25,7 @@ from edgespec.distill.export import (
     tokens_of,
 )
 from edgespec.distill.finish import Trained, finish, leave
+from edgespec.distill.medusa import Medusa
 from edgespec.distill.plan import (
     BATCH_LENGTH,
     BATCH_ROWS,
@@ -49,7 +50,7 @@ from edgespec.tuning.exactness import fast_options
 
 __all__ = ["Report", "Request", "make_draft"]
 
-KINDS: dict[str, type[Draft]] = {draft.kind: draft for draft in (Tiny, Eagle)}
+KINDS: dict[str, type[Draft]] = {draft.kind: draft for draft in (Tiny, Eagle, Medusa)}
 
 _PARTS = 4  # writing and training take turns so often
 _SEQUENCES = 64
@@ -66,7 +67,7 @@ class Request:
 
     Attributes:
         target, output: files.
-        kind: "tiny" or "eagle3".
+        kind: "tiny", "eagle3" or "medusa".
         data: files with the user's prompts; none to make them up.
         documents: files and folders that tasks are made from.
         hours: for everything, over all runs.

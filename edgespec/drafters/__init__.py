@@ -2,9 +2,9 @@
 
 Read `protocol` first. `prompt_lookup` copies from the text (its index is `automaton`) and from
 `earlier` ones; `recycle` follows what the target found likely before; `model` (EAGLE-3 heads too)
-and `cross_vocabulary` draft with a model, and share `stepping`; `trees` lets them propose trees,
-which are `growing` as far as they pay; `composed` joins prompt lookup with one of them, and adds
-what a grammar makes likely.
+and `cross_vocabulary` draft with a model, `medusa` with heads that each look one token further;
+`trees` lets them propose trees, which are `growing` as far as they pay; `composed` joins prompt
+lookup with one of them, and adds what a grammar makes likely.
 """
 
 import importlib
@@ -14,6 +14,7 @@ from typing import Any
 from edgespec.drafters.automaton import EarlierTexts
 from edgespec.drafters.composed import ComposedDrafter, ForcedTokens
 from edgespec.drafters.cross_vocabulary import CrossVocabularyDrafter, SharedTokens, share_tokens
+from edgespec.drafters.medusa import MedusaDrafter
 from edgespec.drafters.model import EagleDrafter, ModelDrafter, ReducedDrafter
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import (
@@ -36,6 +37,7 @@ __all__ = [
     "EarlierTexts",
     "ForcedTokens",
     "Learned",
+    "MedusaDrafter",
     "ModelDrafter",
     "NoDrafter",
     "PromptLookupDrafter",

@@ -26,6 +26,7 @@ __all__ = [
     "WIDEST",
     "GrownTree",
     "add_children",
+    "add_level",
     "as_draft_tree",
     "copy_chain",
     "learn_path",
@@ -156,6 +157,20 @@ def add_children(
     for i in range(len(tokens)):
         chance = estimate(calibration, depth, shares[i])
         _add(tree, parent, tokens[i], depth, value * chance, shares[i])
+
+
+@kernel
+def add_level(
+    tree: GrownTree,
+    depth: int,
+    tokens: Int32Array,
+    shares: Float64Array,
+    calibration: Calibration,
+) -> None:
+    """Think of the same children for every node of a depth."""
+    for node in range(tree.size[0]):
+        if tree.depths[node] == depth:
+            add_children(tree, node, tokens, shares, calibration)
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Files that are a draft for one target only: a reduced vocabulary, or an EAGLE-3 head.
+"""Files that are a draft for one target only: of a reduced vocabulary, EAGLE-3 or Medusa heads.
 
 A draft of a reduced vocabulary is an ordinary GGUF with ``tokenizer.ggml.model = "none"``, its
 number of tokens in ``<architecture>.vocab_size``, and these keys:
@@ -14,7 +14,17 @@ number of tokens in ``<architecture>.vocab_size``, and these keys:
 
 An EAGLE-3 head is llama.cpp's architecture ``eagle3``.
 
-Either may state its quality: ``edgespec.alpha_greedy`` and ``edgespec.alpha_sampled``, float32, are
+Medusa heads are the architecture ``medusa``, which llama.cpp does not know, with the first key
+above and those for its target; ``medusa.embedding_length``, the width of the target's states; and
+``medusa.head_count``, n. Of a state x, head i makes y = x + silu(W_i x + b_i); then, if there is an
+A, y = A_i y; and its logits are O_i y. The tensors, the width first as in a GGUF:
+
+- ``medusa.residual.weight``: W, (width, width, n)
+- ``medusa.residual.bias``: b, float32 (n * width,)
+- ``medusa.project.weight``: A, (width, width, n); optional
+- ``output.weight``: O, (width, tokens, n), or (width, tokens) for one that all heads share
+
+Each may state its quality: ``edgespec.alpha_greedy`` and ``edgespec.alpha_sampled``, float32, are
 the acceptance of the first, second, third ... proposal of a block if all before it were accepted,
 on text that it was not trained on, at temperature 0 and 1. ``edgespec.alpha_tasks_greedy`` and
 ``edgespec.alpha_tasks_sampled`` are the same in answers to edgespec's own tasks, and are preferred.
@@ -35,13 +45,15 @@ from edgespec.gguf.reader import MalformedError, Metadata
 __all__ = [
     "EagleHead",
     "HeldOut",
+    "MedusaHeads",
     "ReducedVocabulary",
     "read_eagle",
     "read_held_out",
+    "read_medusa",
     "read_reduced",
 ]
 
-_EAGLE = "eagle3"
+_EAGLE, _MEDUSA = "eagle3", "medusa"
 _TABLE = "edgespec.draft_to_target"
 _UNKNOWN = "edgespec.unknown_token"
 _MAX_VOCABULARY = 1 << 22
@@ -49,6 +61,13 @@ _MAX_WIDTH = 1 << 20
 _MAX_LAYERS = 512
 _FEATURE_LAYERS = 3
 _MAX_POSITIONS = 64
+_MAX_HEADS = 16
+_LANES = 8
+_MULTIPLIED = frozenset(
+    GGMLQuantizationType[name]
+    for name in ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+)
+"""Types of Medusa heads' matrices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +110,28 @@ class EagleHead:
     borrows_output: bool
 
 
+@dataclass(frozen=True, eq=False)
+class MedusaHeads:
+    """Heads that each predict one token ahead, from the target's last hidden state.
+
+    Attributes:
+        count: how many there are.
+        target_width: of the state.
+        target_ids: int32 (tokens,), what they can propose.
+        projected: whether each has a matrix between its residual block and the output.
+        shared_output: whether all have the same output matrix.
+        target_size, target_checksum: as of a `ReducedVocabulary`.
+    """
+
+    count: int
+    target_width: int
+    target_ids: Int32Array
+    projected: bool
+    shared_output: bool
+    target_size: int | None
+    target_checksum: str | None
+
+
 @dataclass(frozen=True)
 class HeldOut:
     """Acceptance by position on held-out text, as a draft's file states it."""
@@ -116,14 +157,12 @@ def read_reduced(data: Metadata, arch: str) -> ReducedVocabulary | None:
 
     Raises MalformedError if the table contradicts the vocabulary or itself.
     """
-    if _TABLE not in data or arch == _EAGLE:
+    if _TABLE not in data or arch in (_EAGLE, _MEDUSA):
         return None
     if data.text("tokenizer.ggml.model") != "none":
         raise MalformedError(f"it has {_TABLE} and a tokenizer of its own")
     count = data.required(f"{arch}.vocab_size", 1, _MAX_VOCABULARY)
-    table = data.numbers(_TABLE)
-    if table is None or table.dtype != np.int32:
-        raise MalformedError(f"{_TABLE} is not a list of 32-bit integers")
+    table = _table(data)
     if len(table) != count:
         raise MalformedError(f"{_TABLE} has {len(table):,} entries for {count:,} tokens")
     if int(table.min()) < -1:
@@ -132,13 +171,53 @@ def read_reduced(data: Metadata, arch: str) -> ReducedVocabulary | None:
     unknown = data.required(_UNKNOWN, 0, count - 1)
     if table[unknown] != -1:
         raise MalformedError(f"{_UNKNOWN} is {unknown}, which stands for a token of the target")
+    return ReducedVocabulary(table, unknown, *_made_for(data))
+
+
+def _table(data: Metadata) -> Int32Array:
+    table = data.numbers(_TABLE)
+    if table is None or table.dtype != np.int32:
+        raise MalformedError(f"{_TABLE} is not a list of 32-bit integers")
+    return table
+
+
+def _made_for(data: Metadata) -> tuple[int | None, str | None]:
+    """Return the target's number of tokens and the checksum of their texts, if they are stated."""
     checksum = data.text("edgespec.target_tokens_sha256")
-    return ReducedVocabulary(
-        table,
-        unknown,
+    return (
         data.integer("edgespec.target_vocabulary_size", 1, _MAX_VOCABULARY),
         checksum.lower() if checksum else None,
     )
+
+
+def read_medusa(data: Metadata, arch: str, tensors: Sequence[Any]) -> MedusaHeads | None:
+    """Return the facts of a file that has Medusa heads; None if it has none.
+
+    Raises MalformedError if a tensor is missing or has another shape or type than it should have.
+    """
+    if arch != _MEDUSA:
+        return None
+    count = data.required(f"{arch}.head_count", 1, _MAX_HEADS)
+    width = data.required(f"{arch}.embedding_length", 8, _MAX_WIDTH)
+    if width % _LANES:
+        raise MalformedError(f"its width of {width} is not a multiple of {_LANES}")
+    table = _table(data)
+    _check_ids(_TABLE, table, _MAX_VOCABULARY)
+    by_name = {str(tensor.name): tensor for tensor in tensors}
+    _check_shape(by_name, "medusa.residual.weight", (width, width, count))
+    _check_shape(by_name, "medusa.residual.bias", (count * width,))
+    if by_name["medusa.residual.bias"].tensor_type != GGMLQuantizationType.F32:
+        raise MalformedError("medusa.residual.bias is not of type F32")
+    projected = "medusa.project.weight" in by_name
+    if projected:
+        _check_shape(by_name, "medusa.project.weight", (width, width, count))
+    output = by_name.get("output.weight")
+    shared = output is not None and len(output.shape) == 2
+    _check_shape(by_name, "output.weight", (width, len(table), *([] if shared else [count])))
+    for tensor in tensors:
+        if len(tensor.shape) > 1 and tensor.tensor_type not in _MULTIPLIED:
+            raise MalformedError(f"{tensor.name} is of type {tensor.tensor_type.name}")
+    return MedusaHeads(count, width, table, projected, shared, *_made_for(data))
 
 
 def read_eagle(

@@ -30,9 +30,11 @@ from edgespec.gguf.checks import (
 from edgespec.gguf.draft_metadata import (
     EagleHead,
     HeldOut,
+    MedusaHeads,
     ReducedVocabulary,
     read_eagle,
     read_held_out,
+    read_medusa,
     read_reduced,
 )
 from edgespec.gguf.reader import (
@@ -75,10 +77,11 @@ class GGUFHeader:
     """The facts of one model file.
 
     ``head_count_kv`` has an entry for each layer, 0 if the layer has no attention; ``size_bytes``,
-    ``tensor_bytes`` and ``parameter_count`` cover all parts of a split model. ``reduced`` and
-    ``eagle`` are for drafts of one target; a reduced vocabulary has no token texts. ``held_out``
-    is what a draft's file states about its own acceptance, ``unsaid`` what a tokenizer needs and
-    the file lacks, so that llama.cpp guesses it.
+    ``tensor_bytes`` and ``parameter_count`` cover all parts of a split model. ``reduced``,
+    ``eagle`` and ``medusa`` are for drafts of one target; a reduced vocabulary has no token texts,
+    and Medusa heads are no model: what they have nothing of is 0 or empty. ``held_out`` is what a
+    draft's file states about its own acceptance, ``unsaid`` what a tokenizer needs and the file
+    lacks, so that llama.cpp guesses it.
     """
 
     path: Path
@@ -106,6 +109,7 @@ class GGUFHeader:
     tool_template: str | None
     reduced: ReducedVocabulary | None = field(repr=False)
     eagle: EagleHead | None = field(repr=False)
+    medusa: MedusaHeads | None = field(repr=False)
     held_out: HeldOut | None = field(repr=False)
     _token_block: bytes = field(repr=False)
     _token_types: AnyArray | None = field(repr=False, compare=False)
@@ -114,6 +118,11 @@ class GGUFHeader:
     pooling: str = "none"
     encoder: bool = False
     _extents: tuple[tuple[Path, int], ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def drafts_only(self) -> bool:
+        """Whether it is of use only as a draft, and only for the target that it was made for."""
+        return bool(self.reduced or self.eagle or self.medusa)
 
     @property
     def embeds(self) -> bool:
@@ -180,6 +189,10 @@ def _header(
 ) -> GGUFHeader:
     path = paths[0]
     arch, pooling, encoder = _architecture(path, data, embedding=embedding)
+    tensors = [tensor for reader in readers for tensor in reader.tensors]
+    medusa = read_medusa(data, arch, tensors)
+    if medusa is not None:
+        return _heads_only(path, data, tensors, medusa)
     reduced = read_reduced(data, arch)
     block, count, kinds = (
         (b"", len(reduced.target_ids), None)
@@ -189,7 +202,6 @@ def _header(
     width = data.required(f"{arch}.embedding_length", 1, _MAX_WIDTH)
     layers = data.required(f"{arch}.block_count", 1, _MAX_LAYERS)
     heads, heads_kv = _heads(data, arch, layers)
-    tensors = [tensor for reader in readers for tensor in reader.tensors]
     eagle = read_eagle(data, arch, tensors, width, count)
     if eagle is None or not eagle.borrows_embedding:
         _check_embedding(tensors, width, count)
@@ -227,19 +239,62 @@ def _header(
         tool_template=data.text("tokenizer.chat_template.tool_use"),
         reduced=reduced,
         eagle=eagle,
+        medusa=None,
         held_out=read_held_out(data),
         unsaid=() if reduced else _unsaid(data),
         pooling=pooling,
         encoder=encoder,
         _token_block=block,
         _token_types=kinds,
-        tensors=tuple(
-            Tensor(item.name, int(item.tensor_type), tuple(int(extent) for extent in item.shape))
-            for item in tensors
-        ),
+        tensors=_facts_of(tensors),
         _extents=tuple(
             (part, int(reader.data_offset)) for part, reader in zip(paths, readers, strict=True)
         ),
+    )
+
+
+def _facts_of(tensors: Sequence[Any]) -> tuple[Tensor, ...]:
+    return tuple(
+        Tensor(item.name, int(item.tensor_type), tuple(int(extent) for extent in item.shape))
+        for item in tensors
+    )
+
+
+def _heads_only(
+    path: Path, data: Metadata, tensors: Sequence[Any], medusa: MedusaHeads
+) -> GGUFHeader:
+    """Return the facts of a file with Medusa heads, which llama.cpp never sees."""
+    return GGUFHeader(
+        path=path,
+        size_bytes=path.stat().st_size,
+        architecture="medusa",
+        name=data.text("general.name") or path.stem,
+        quantization=_quantization(data, tensors),
+        parameter_count=sum(int(tensor.n_elements) for tensor in tensors),
+        tensor_bytes=sum(int(tensor.n_bytes) for tensor in tensors),
+        context_length=0,
+        embedding_length=medusa.target_width,
+        block_count=0,
+        head_count=0,
+        head_count_kv=(),
+        key_length=0,
+        value_length=0,
+        sliding_window=None,
+        vocabulary_size=len(medusa.target_ids),
+        tokenizer_model="none",
+        tokenizer_pre="default",
+        bos_token_id=None,
+        eos_token_id=None,
+        eot_token_id=None,
+        chat_template=None,
+        tool_template=None,
+        reduced=None,
+        eagle=None,
+        medusa=medusa,
+        held_out=read_held_out(data),
+        _token_block=b"",
+        _token_types=None,
+        tensors=_facts_of(tensors),
     )
 
 

@@ -1,4 +1,7 @@
-"""Single operations run through ggml, on our device or on llama.cpp's own: to check and to time."""
+"""Graphs run through ggml without a model, on our device or on llama.cpp's own.
+
+Single operations, to check and to time, and the heads of a draft.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,23 @@ import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from edgespec.kernels import ggml
 
-__all__ = ["Attention", "Backend", "Node", "Operation", "cpu_device", "repacking_buffers"]
+__all__ = [
+    "Attention",
+    "Backend",
+    "Matrix",
+    "Node",
+    "Operation",
+    "StateHeads",
+    "cpu_device",
+    "repacking_buffers",
+]
 
 _P, _S, _I, _L = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int64
 _F = ctypes.c_float
@@ -41,6 +53,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ggml_mul_mat_id": (_P, (_P, _P, _P, _P)),
     "ggml_get_rows": (_P, (_P, _P, _P)),
     "ggml_flash_attn_ext": (_P, (_P, _P, _P, _P, _P, _F, _F, _F)),
+    "ggml_add": (_P, (_P, _P, _P)),
     "ggml_rms_norm": (_P, (_P, _P, _F)),
     "ggml_mul": (_P, (_P, _P, _P)),
     "ggml_rope_ext": (_P, (_P, _P, _P, _P, *[_I] * 3, *[_F] * 6)),
@@ -117,7 +130,12 @@ class Backend:
         address = library.ggml_backend_reg_get_proc_address(
             registration, b"ggml_backend_set_n_threads"
         )
-        ctypes.CFUNCTYPE(None, _P, _I)(address)(self.pointer, threads)
+        self._set_threads = ctypes.CFUNCTYPE(None, _P, _I)(address)
+        self.use_threads(threads)
+
+    def use_threads(self, threads: int) -> None:
+        """Compute with so many threads from now on."""
+        self._set_threads(self.pointer, threads)
 
     def close(self) -> None:
         """Free it."""
@@ -194,6 +212,15 @@ class _Graph:
     def _set(self, tensor: int, values: npt.NDArray[Any]) -> None:
         self._library.ggml_backend_tensor_set(tensor, values.ctypes.data, 0, values.nbytes)
 
+    def _stored(
+        self, context: int, kind: int, sizes: Sequence[int], data: npt.NDArray[np.uint8], place: int
+    ) -> int:
+        """Return a tensor of weights in a buffer of the type `place`, which may pack them."""
+        tensor = int(self._library.ggml_new_tensor_3d(context, kind, *sizes))
+        self._place(tensor, place, self._library.ggml_backend_buft_get_alloc_size(place, tensor))
+        self._set(tensor, np.ascontiguousarray(data))
+        return tensor
+
 
 class Operation(_Graph):
     """Packed or plain weights, and one operation on them. Close it.
@@ -220,11 +247,8 @@ class Operation(_Graph):
         context = self._context()
         if buffer_type is None:
             buffer_type = int(self._library.ggml_backend_cpu_buffer_type())
-        self._weights = self._library.ggml_new_tensor_3d(context, kind, width, height, matrices)
-        size = self._library.ggml_backend_buft_get_alloc_size(buffer_type, self._weights)
-        self._place(self._weights, buffer_type, size)
-        data = np.ascontiguousarray(weights)
-        self._set(self._weights, data)
+        sizes = (width, height, matrices)
+        self._weights = self._stored(context, kind, sizes, weights, buffer_type)
 
     def stored(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
         """Return the bytes of the weights, in the file's order."""
@@ -321,3 +345,91 @@ class Attention(_Graph):
             ]
             node = self._library.ggml_flash_attn_ext(context, *sources, scale, 0.0, 0.0)
             return self._run(context, node, (queries, heads, value_width), repeats)
+
+
+class Matrix(NamedTuple):
+    """Weights as in a file: ggml's number of their type, sizes with the width first, and bytes."""
+
+    kind: int
+    sizes: tuple[int, ...]
+    data: npt.NDArray[np.uint8]
+
+
+class StateHeads(_Graph):
+    """Medusa heads on one state: a graph that is made once, and computed in memory that stays.
+
+    Args:
+        backend: what computes; closed with them.
+        buffer_type: where the weights lie; None for ordinary memory.
+        residual, bias: of the residual blocks: (width, width, heads) and float32 (heads, width).
+        project: (width, width, heads), or None.
+        output: (width, tokens, heads), or (width, tokens) for one that all share.
+
+    Attributes:
+        state: float32 (width,), what they read.
+        logits: float32 (heads, tokens), what `compute` leaves.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        buffer_type: int | None,
+        residual: Matrix,
+        bias: npt.NDArray[np.float32],
+        project: Matrix | None,
+        output: Matrix,
+    ) -> None:
+        super().__init__(backend)
+        self._undo.callback(backend.close)
+        library = self._library
+        self._weights_at = buffer_type or int(library.ggml_backend_cpu_buffer_type())
+        context, (heads, width) = self._context(), bias.shape
+        x = self._new(context, ggml.F32, np.zeros((1, width), np.float32))
+        each = self._new(context, ggml.I32, np.arange(heads, dtype=np.int32)[None])
+        ones = self._new(context, ggml.F32, np.ones((heads, width), np.float32))
+        biases = self._new(context, ggml.F32, bias)
+
+        def multiply(matrix: Matrix, columns: int) -> int:
+            weights = self._matrix(context, matrix)
+            if len(matrix.sizes) == 2:
+                return self._node(library.ggml_mul_mat(context, weights, columns))
+            return self._node(library.ggml_mul_mat_id(context, weights, columns, each))
+
+        y = self._node(library.ggml_add(context, multiply(residual, x), biases))
+        y = self._node(library.ggml_swiglu_split(context, y, ones))  # silu
+        y = self._node(library.ggml_add(context, y, x))
+        if project is not None:
+            y = multiply(project, y)
+        y = multiply(output, y)
+        self._graph = library.ggml_new_graph(context)
+        library.ggml_build_forward_expand(self._graph, y)
+        self.state = self._floats(x, (width,))
+        self.logits = self._floats(y, (heads, output.sizes[1]))
+
+    def compute(self) -> None:
+        """Compute `logits` of `state`.
+
+        Raises:
+            RuntimeError: memory is lacking.
+        """
+        status = self._library.ggml_backend_graph_compute(self._backend.pointer, self._graph)
+        if status != ggml.SUCCESS:
+            raise RuntimeError(f"ggml computed nothing (status {status})")
+
+    def use_threads(self, threads: int) -> None:
+        """Compute with so many threads from now on."""
+        self._backend.use_threads(threads)
+
+    def _matrix(self, context: int, matrix: Matrix) -> int:
+        sizes = [*matrix.sizes, 1][:3]
+        return self._stored(context, matrix.kind, sizes, matrix.data, self._weights_at)
+
+    def _node(self, node: int) -> int:
+        self._place(node, self._library.ggml_backend_cpu_buffer_type(), 0)
+        return node
+
+    def _floats(self, tensor: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Return a view of a tensor in ordinary memory."""
+        address = ctypes.c_void_p.from_address(tensor + ggml.DATA).value
+        memory = (ctypes.c_float * int(np.prod(shape))).from_address(address or 0)
+        return np.frombuffer(memoryview(memory), np.float32).reshape(shape)

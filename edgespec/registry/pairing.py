@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gguf import TokenType
 
 from edgespec.errors import PairingError
-from edgespec.gguf.draft_metadata import EagleHead, ReducedVocabulary
+from edgespec.gguf.draft_metadata import EagleHead, MedusaHeads, ReducedVocabulary
 from edgespec.gguf.header import GGUFHeader
 
 __all__ = ["Pairing", "check_pairing"]
@@ -41,14 +41,18 @@ def check_pairing(target: GGUFHeader, draft: GGUFHeader) -> Pairing:
     tokens must be the same.
 
     The tokens of a reduced vocabulary must be among the target's, and the layers and the width
-    that an EAGLE-3 head reads must be the target's.
+    that an EAGLE-3 head reads must be the target's; so must the width of what Medusa heads read.
 
     Raises PairingError, naming what differs; for vocabularies the first token id and both texts.
     """
-    if target.reduced or target.eagle:
+    if target.drafts_only:
         raise PairingError(f"{target.path.name} is a draft itself: it cannot be a target")
     if draft.reduced:
-        return _check_reduced(target, draft.reduced)
+        _check_made_for(target, draft.reduced)
+        known, size = draft.reduced.known, target.vocabulary_size
+        return Pairing(known, f"it has {known:,} of the target's {size:,} tokens")
+    if draft.medusa:
+        return _check_medusa(target, draft.medusa)
     if draft.eagle:
         return _check_eagle(target, draft, draft.eagle)
     return _check_vocabularies(target, draft)
@@ -64,7 +68,8 @@ def _check_vocabularies(target: GGUFHeader, draft: GGUFHeader) -> Pairing:
     return pairing
 
 
-def _check_reduced(target: GGUFHeader, draft: ReducedVocabulary) -> Pairing:
+def _check_made_for(target: GGUFHeader, draft: ReducedVocabulary | MedusaHeads) -> None:
+    """Check that the target has the tokens of a table, and is the one that is named, if one is."""
     size = target.vocabulary_size
     if draft.target_size not in (None, size):
         raise PairingError(
@@ -81,7 +86,21 @@ def _check_reduced(target: GGUFHeader, draft: ReducedVocabulary) -> Pairing:
             "the draft does not fit: it was made for a target with other tokens (their checksum "
             f"is {draft.target_checksum[:16]}..., this target's {target.tokens_sha256[:16]}...)"
         )
-    return Pairing(draft.known, f"it has {draft.known:,} of the target's {size:,} tokens")
+
+
+def _check_medusa(target: GGUFHeader, heads: MedusaHeads) -> Pairing:
+    if heads.target_width != target.embedding_length:
+        raise PairingError(
+            "the Medusa heads do not fit: they read hidden states of width "
+            f"{heads.target_width:,}, the target's have {target.embedding_length:,}"
+        )
+    _check_made_for(target, heads)
+    known = len(heads.target_ids)
+    return Pairing(
+        known,
+        f"{heads.count} Medusa heads that propose {known:,} of the target's "
+        f"{target.vocabulary_size:,} tokens",
+    )
 
 
 def _check_eagle(target: GGUFHeader, draft: GGUFHeader, head: EagleHead) -> Pairing:

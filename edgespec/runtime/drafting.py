@@ -11,10 +11,12 @@ from pathlib import Path
 from edgespec.backend import (
     Context,
     ContextOptions,
+    FinalStates,
     HeadContext,
     Model,
     RecordedInputs,
     Vocabulary,
+    open_heads,
 )
 from edgespec.control.controller import draft_speedup
 from edgespec.control.stopping import DraftStopping
@@ -24,6 +26,7 @@ from edgespec.drafters import (
     Drafter,
     EagleDrafter,
     EarlierTexts,
+    MedusaDrafter,
     ModelDrafter,
     NoDrafter,
     PromptLookupDrafter,
@@ -35,12 +38,19 @@ from edgespec.drafters.growing import WIDEST
 from edgespec.drafters.trees import GROWN, TreeDrafter
 from edgespec.errors import UsageError
 from edgespec.files import read_text
+from edgespec.gguf.header import GGUFHeader
 from edgespec.registry.pairing import Pairing
 from edgespec.runtime.loading import LoadProgress, load_model
 from edgespec.runtime.options import EngineOptions
 from edgespec.runtime.plan import BATCH, Plan
 from edgespec.runtime.processors import spare_processors
-from edgespec.tuning.drafting import HEAD_BATCH, DraftCost, measure_draft, measure_head
+from edgespec.tuning.drafting import (
+    HEAD_BATCH,
+    DraftCost,
+    measure_draft,
+    measure_head,
+    measure_heads,
+)
 from edgespec.tuning.exactness import Exactness
 from edgespec.tuning.profile import Profile
 
@@ -48,6 +58,7 @@ __all__ = [
     "AnyModelDrafter",
     "draft_with",
     "index_texts",
+    "medusa_with",
     "open_drafter",
     "prompt_lookup_of",
     "read_texts",
@@ -110,7 +121,9 @@ _OTHER_PROMPTS = 0.6
 the default model's first head; 0.40 of 0.48 for the present one (models/README.md). The lower is
 kept, as prompt lookup has its share of the gain already."""
 
-AnyModelDrafter = ModelDrafter | ReducedDrafter | CrossVocabularyDrafter | EagleDrafter
+AnyModelDrafter = (
+    ModelDrafter | ReducedDrafter | CrossVocabularyDrafter | EagleDrafter | MedusaDrafter
+)
 
 
 def open_drafter(
@@ -139,7 +152,7 @@ def open_drafter(
         plan = Plan(plan.target, plan.header, "ngram")
     if plan.drafter == "model":
         model = _open_model_drafter(plan, target, options, profile, progress)
-        if plan.optional and not _pays(plan, exactness, model.stopping.step_s):
+        if plan.optional and not _pays(plan, exactness, model.stopping.token_s):
             model.close()
             plan = Plan(plan.target, plan.header, "ngram")
         else:
@@ -159,6 +172,13 @@ def _let_branch(drafter: AnyModelDrafter, target: Context, options: EngineOption
     """
     if options.tree == "none" or (options.k is not None and not options.widths):
         return
+    if isinstance(drafter, MedusaDrafter) and len(options.widths) > drafter.heads:
+        heads = drafter.heads
+        drafter.close()
+        raise UsageError(
+            f"tree {options.tree} has {len(options.widths)} levels, and the draft {heads} heads: "
+            "give as many levels or fewer"
+        )
     if isinstance(drafter, TreeDrafter) and drafter.context.branches and target.can_branch():
         drafter.shape = options.widths or GROWN
     elif options.widths:
@@ -193,6 +213,11 @@ def _open_model_drafter(
     assert plan.draft is not None
     longest = max(1, options.most)
     learned = profile.draft(plan.draft.path)
+    if plan.draft_header is not None and plan.draft_header.medusa is not None:
+        ours = options.kernels != "llama.cpp"
+        heads = medusa_with(plan.draft_header, target, options.thread_count, longest, ours=ours)
+        heads.stopping.restore(learned)
+        return heads
     with ExitStack() as undo:
         model = undo.enter_context(load_model(plan.draft, options, progress))
         settings = ContextOptions(
@@ -251,6 +276,32 @@ def draft_with(
             drafter = ModelDrafter(context, size, found.shared_vocabulary, longest, stopping)
         undo.pop_all()
     return drafter
+
+
+def medusa_with(
+    header: GGUFHeader, target: Context, threads: int, longest: int, *, ours: bool = True
+) -> MedusaDrafter:
+    """Load Medusa heads, measure them, and make the drafter, which owns them.
+
+    Args:
+        header: of their file.
+        target: an open context.
+        threads: the most they may use.
+        longest: the longest block.
+        ours: by our kernels where they can be used.
+    """
+    assert header.medusa is not None
+    with ExitStack() as undo:
+        heads = open_heads(header, threads, ours=ours)
+        undo.callback(heads.close)
+        costs = {count: measure_heads(heads, count) for count in sorted({1, threads})}
+        fastest = min(costs, key=lambda count: costs[count])
+        heads.use_threads(fastest)
+        stopping = DraftStopping(0.0, 0.0, longest, costs[fastest])
+        states = FinalStates(target)
+        undo.pop_all()
+    ids = header.medusa.target_ids
+    return MedusaDrafter(heads, header.path, states, target, ids, longest, stopping)
 
 
 def _measured(head: HeadContext) -> DraftCost:

@@ -93,6 +93,7 @@ def estimate(
     - With an EAGLE-3 head its target's features are recorded: the inputs of three layers for each
       token of the context and of the target's batch. Its rows of logits are spread over the
       target's vocabulary in one more copy.
+    - Medusa heads have no context: their weights are held once, and a row of logits for each.
 
     Against llama.cpp's own figures, on a 135M llama with 4-bit weights, contexts of 1,024 to 8,192
     tokens and batches of 16 to 512: weights and KV cache are exact; compute is 1.0 to 1.3 times
@@ -109,6 +110,9 @@ def estimate(
         kv_bytes: bytes of a number in the KV cache: 2 for f16, 4 for f32, 1.0625 for q8_0.
         repack: whether weights are rearranged for this processor.
     """
+    if header.medusa is not None:
+        rows = header.medusa.count * header.vocabulary_size * _FLOAT
+        return MemoryEstimate(weights=header.size_bytes, kv_cache=0, compute=rows)
     cells = -(-context // _CELLS) * _CELLS
     rows = max(batch, outputs)
     logits = outputs * header.vocabulary_size * _FLOAT

@@ -118,7 +118,7 @@ def make_plan(
     """
     target = resolve(model, progress=download, offline=options.offline)
     header = read_header(target.path)
-    if header.reduced or header.eagle:
+    if header.drafts_only:
         raise ModelFileError(f"{target.path} is a draft for another model: give it as --draft")
     _require_memory(Plan(target, header, "none"), options)
     _probe(target, header, options)
@@ -168,8 +168,15 @@ def _with_draft(
 
 
 def _probe(found: ResolvedModel, header: GGUFHeader, options: EngineOptions) -> None:
-    """Try a file in a process of its own, unless the registry knows it by its checksum."""
-    if options.probe and (found.entry is None or found.entry.sha256 is None):
+    """Try a file in a process of its own, unless the registry knows it by its checksum.
+
+    llama.cpp never sees Medusa heads: they are all checked.
+    """
+    if (
+        header.medusa is None
+        and options.probe
+        and (found.entry is None or found.entry.sha256 is None)
+    ):
         require_sound(header)
 
 
@@ -185,7 +192,7 @@ def pair_vocabularies(
     try:
         return pair(target, draft), None
     except PairingError:
-        if draft.reduced or draft.eagle:
+        if draft.drafts_only:
             raise
     options = ModelOptions(vocabulary_only=True)
     with Model(target.path, options) as ours, Model(draft.path, options) as theirs:

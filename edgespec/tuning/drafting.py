@@ -8,13 +8,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from edgespec.backend import Context, ContextOptions, HeadContext, Model
 from edgespec.tuning.exactness import fast_options
 from edgespec.tuning.measure import measuring_text, stand_at
+
+if TYPE_CHECKING:
+    from edgespec.kernels.operations import StateHeads
 
 __all__ = [
     "HEAD_BATCH",
@@ -23,6 +26,7 @@ __all__ = [
     "measure_draft",
     "measure_drafting",
     "measure_head",
+    "measure_heads",
 ]
 
 HEAD_BATCH = 32
@@ -30,6 +34,7 @@ HEAD_BATCH = 32
 
 _DEPTH = 128
 _FEW_STEPS = 7
+_CACHE_BYTES = 32 << 20
 _PIECE = 16
 _PATIENCE_S = 0.5
 """For reading, and for steps: nobody waits long for a draft to be measured."""
@@ -55,6 +60,19 @@ def measure_draft(context: Context) -> DraftCost:
 def measure_head(context: HeadContext) -> DraftCost:
     """Measure an EAGLE-3 head; fusing features counts as reading."""
     return _measure_steps(context, _head_reader(context))
+
+
+def measure_heads(heads: StateHeads, threads: int) -> float:
+    """Return the seconds that all Medusa heads take, their weights read from memory each time."""
+    heads.use_threads(threads)
+    elsewhere = np.zeros(_CACHE_BYTES, np.uint8)
+    seconds = []
+    for _ in range(_FEW_STEPS):
+        elsewhere += 1  # what the target's weights do to the processor's caches
+        started = perf_counter()
+        heads.compute()
+        seconds.append(perf_counter() - started)
+    return median(seconds[1:])
 
 
 def _draft_reader(context: Context) -> Callable[[int], object]:
