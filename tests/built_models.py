@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
@@ -239,6 +239,72 @@ def write_eagle(
     if own_embedding:
         noise("token_embd.weight", len(reader.fields["tokenizer.ggml.tokens"].data), width)
     return _finish(writer, path)
+
+
+class MedusaWeights(NamedTuple):
+    """What a file's rounded weights are: float32, as `write_medusa` describes them."""
+
+    residual: np.ndarray
+    bias: np.ndarray
+    project: np.ndarray | None
+    output: np.ndarray
+
+    def logits(self, state: np.ndarray) -> np.ndarray:
+        """Logits of all heads, in float64: (heads, tokens)."""
+        x = state.astype(np.float64)
+        inner = self.residual @ x + self.bias
+        y = x + inner / (1 + np.exp(-inner))
+        if self.project is not None:
+            y = np.einsum("hij,hj->hi", self.project, y)
+        if self.output.ndim == 2:
+            return y @ self.output.T
+        return np.einsum("hij,hj->hi", self.output, y)
+
+
+def write_medusa(
+    path: Path,
+    width: int,
+    kept: np.ndarray,
+    *,
+    heads: int = 4,
+    shared: bool = True,
+    projected: bool = True,
+    quantization: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.Q8_0,
+    seed: int = 0,
+    change: Callable[[gguf.GGUFWriter], None] | None = None,
+) -> MedusaWeights:
+    """Medusa heads of random weights.
+
+    Args:
+        width: of the target's states.
+        kept: the target's tokens that they propose.
+        shared: whether all have the same output matrix.
+        projected: whether they have a matrix before the output.
+        change: adds keys.
+    """
+    writer, random = gguf.GGUFWriter(path, "medusa"), np.random.default_rng(seed)
+    writer.add_embedding_length(width)
+    writer.add_uint32("medusa.head_count", heads)
+    writer.add_array("edgespec.draft_to_target", np.asarray(kept).tolist())
+    if change:
+        change(writer)
+
+    def noise(name: str, *shape: int) -> np.ndarray:
+        values = random.normal(0, shape[-1] ** -0.5, shape).astype(np.float32)
+        data = gguf.quants.quantize(values, quantization)
+        writer.add_tensor(name, data, raw_dtype=quantization)
+        return np.asarray(gguf.quants.dequantize(data, quantization))
+
+    bias = random.normal(0, 1, (heads, width)).astype(np.float32)
+    writer.add_tensor("medusa.residual.bias", bias.reshape(-1))
+    weights = MedusaWeights(
+        noise("medusa.residual.weight", heads, width, width),
+        bias,
+        noise("medusa.project.weight", heads, width, width) if projected else None,
+        noise("output.weight", *(() if shared else (heads,)), len(kept), width),
+    )
+    _finish(writer, path)
+    return weights
 
 
 def _byte_model(

@@ -53,7 +53,7 @@ _EVERY_S = 15.0
     "start",
     metavar="DRAFT",
     help="Continue from this draft: a file that distill wrote, or a name. "
-    "A tiny one keeps its vocabulary.",
+    "A tiny one keeps its vocabulary. Published Medusa heads (.safetensors) are converted.",
 )
 @click.option(
     "--work", metavar="DIR", help="Folder of texts and checkpoints; by default FILE.work."
@@ -78,7 +78,11 @@ def distill(
     Only TARGET is downloaded. Ctrl-C stops at any time, and the same command continues from there;
     with more --hours it continues what a shorter run has made.
     """
-    require_extra("distill", "training")
+    converted = Path(start) if start is not None and start.endswith(".safetensors") else None
+    if converted is None:
+        require_extra("distill", "training")
+    elif kind != "medusa":
+        raise UsageError(f"{start} is converted to a draft of another kind: add --kind medusa")
     path = Path(output)
     if path.suffix != ".gguf":
         raise UsageError(f"the draft is to be {output}: give a name that ends in .gguf")
@@ -88,12 +92,19 @@ def distill(
         raise UsageError("--data has the prompts already: give either --data or --documents")
     if not 0 <= threads <= 512:
         raise UsageError(f"threads is {threads}: it has to be between 0 and 512")
-    from edgespec.distill.make import Request, make_draft
     from edgespec.registry.resolve import resolve
-    from edgespec.runtime.processors import default_threads
 
     with pull_progress(target or "the default model") as download:
         found = resolve(target, progress=download)
+    folder = Path(work) if work else path.with_name(f"{path.name}.work")
+    if converted is not None:
+        from edgespec.distill.published import convert_heads
+
+        click.echo(convert_heads(converted, found.path, path, vocabulary, folder))
+        return
+    from edgespec.distill.make import Request, make_draft
+    from edgespec.runtime.processors import default_threads
+
     request = Request(
         found.path,
         path,
@@ -103,7 +114,7 @@ def distill(
         hours,
         vocabulary,
         None if start is None else resolve(start).path,
-        Path(work) if work else path.with_name(f"{path.name}.work"),
+        folder,
         threads or default_threads(),
     )
     with closing(_Report()) as report:

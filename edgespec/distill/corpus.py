@@ -29,7 +29,7 @@ from edgespec._types import AnyArray, BoolArray, Float32Array, Int64Array
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files import replace_file
 
-__all__ = ["Batch", "Batches", "Conversation", "Corpus", "CorpusFacts", "Written"]
+__all__ = ["Batch", "Batches", "Conversation", "Corpus", "CorpusFacts", "Written", "known_facts"]
 
 _ARRAYS = ("tokens", "hidden", "layers", "top", "normalizer", "index")
 _FACTS = "corpus.json"
@@ -186,17 +186,24 @@ def _halved(parts: Sequence[AnyArray]) -> AnyArray:
     return joined.astype(np.float16)
 
 
+def known_facts(folder: Path) -> CorpusFacts | None:
+    """Return what a folder's text is of; None if it has none, or that is damaged."""
+    try:
+        data = json.loads((folder / _FACTS).read_text("utf-8"))
+        return CorpusFacts(**{**data, "layers": tuple(data["layers"])})
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+
+
 def _agree(folder: Path, wanted: CorpusFacts) -> CorpusFacts:
     """Return the folder's facts; write them if it is new."""
     path = folder / _FACTS
     folder.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         replace_file(path, (json.dumps(asdict(wanted), indent=2) + "\n").encode())
-    try:
-        data = json.loads(path.read_text("utf-8"))
-        found = CorpusFacts(**{**data, "layers": tuple(data["layers"])})
-    except (KeyError, TypeError, ValueError):
-        raise EdgespecError(f"{path} is damaged: give another --work folder") from None
+    found = known_facts(folder)
+    if found is None:
+        raise EdgespecError(f"{path} is damaged: give another --work folder")
     if (found.target, found.width) != (wanted.target, wanted.width):
         raise UsageError(f"{folder} has the text of another target: give another --work folder")
     if found.data != wanted.data:

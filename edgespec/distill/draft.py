@@ -268,6 +268,7 @@ class Draft(nn.Module, ABC):
         kind, architecture: its name here and in llama.cpp.
         rate: learning rate.
         own_tokens: number of tokens that it has and the target has not.
+        epsilon: of its norms.
         frozen: tensors that are rows of the target's: whatever its vocabulary, they are known.
     """
 
@@ -275,6 +276,7 @@ class Draft(nn.Module, ABC):
     architecture: ClassVar[str]
     rate: ClassVar[float] = 2e-3
     own_tokens: ClassVar[int] = 0
+    epsilon: ClassVar[float] = EPSILON
     frozen: ClassVar[tuple[str, ...]] = ()
 
     @classmethod

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
@@ -15,11 +15,13 @@ from gguf.quants import dequantize, quantize
 
 from edgespec._types import AnyArray, Float32Array, Int32Array, Int64Array
 from edgespec.distill.corpus import Corpus
-from edgespec.distill.draft import EPSILON, Draft
-from edgespec.distill.train import Acceptance
 from edgespec.errors import UsageError
 from edgespec.files import replacing
 from edgespec.gguf.header import GGUFHeader
+
+if TYPE_CHECKING:  # they need PyTorch
+    from edgespec.distill.draft import Draft
+    from edgespec.distill.train import Acceptance
 
 __all__ = [
     "FORMATS",
@@ -87,7 +89,7 @@ def write_draft(draft: Draft, path: Path, file_format: str, provenance: Provenan
     with replacing(path, alone=True) as partial:
         writer = GGUFWriter(partial, draft.architecture)
         writer.add_name(f"{draft.kind} draft for {provenance.target_name}")
-        writer.add_layer_norm_rms_eps(EPSILON)
+        writer.add_layer_norm_rms_eps(draft.epsilon)
         writer.add_file_type(int(_FILE_TYPES[file_format]))
         draft.describe(writer)
         _add_provenance(writer, draft.kind, provenance)

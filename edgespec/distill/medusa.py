@@ -34,6 +34,7 @@ class Medusa(Draft):
 
     kind = "medusa"
     architecture = "medusa"
+    rate = 1e-3
     frozen = ("output.weight",)
 
     @classmethod

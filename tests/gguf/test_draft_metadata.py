@@ -257,3 +257,104 @@ def test_a_head_of_another_target(path, target):
     borrowing = read_header(eagle(path, d2t=None, without=("token_embd", "output.weight")))
     with pytest.raises(PairingError, match="it has 16 tokens and the target 17"):
         check_pairing(target(tokens=[*WORDS, "[PAD16]"]), borrowing)
+
+
+# -- Medusa heads -------------------------------------------------------------------------------
+
+
+def medusa(path, *, count=2, width=WIDTH, table=(3, 5, 9), item=INT32, change=None, **tensors):
+    """Heads for targets of 16 tokens; a tensor is given by its shape, or as an array, or None."""
+    tensors = {name.replace("__", "."): value for name, value in tensors.items()}
+    shapes = {
+        "medusa.residual.weight": (2, WIDTH, WIDTH),
+        "medusa.residual.bias": np.zeros(2 * WIDTH, np.float32),
+        "output.weight": (3, WIDTH),
+        **tensors,
+    }
+    writer = gguf.GGUFWriter(path, "medusa")
+    if count is not None:
+        writer.add_uint32("medusa.head_count", count)
+    writer.add_embedding_length(width)
+    if table is not None:
+        writer.add_key_value("edgespec.draft_to_target", list(table), ARRAY, item)
+    if change:
+        change(writer)
+    for name, value in shapes.items():
+        if value is not None:
+            array = np.zeros(value, np.float16) if isinstance(value, tuple) else value
+            writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_medusa_heads_are_read(path, target):
+    header = read_header(medusa(path, change=shares(0.5)))
+    heads = header.medusa
+    assert (heads.count, heads.target_width, heads.target_ids.tolist()) == (2, WIDTH, [3, 5, 9])
+    assert heads.shared_output and not heads.projected
+    assert header.drafts_only and header.held_out.greedy == (0.5,)
+    assert (header.vocabulary_size, header.tokens()) == (3, [])
+    pairing = check_pairing(target(), header)
+    assert pairing.shared_vocabulary == 3
+    assert pairing.reason == "2 Medusa heads that propose 3 of the target's 16 tokens"
+    full = {"medusa__project__weight": (2, WIDTH, WIDTH), "output__weight": (2, 3, WIDTH)}
+    heads = read_header(medusa(path, **full)).medusa
+    assert heads.projected and not heads.shared_output
+
+
+def test_memory_of_medusa_heads_is_their_file_and_their_logits(path):
+    header = read_header(medusa(path))
+    found = estimate(header, context=4096, batch=4, outputs=4, flash_attention=True, repack=True)
+    assert found.total == header.size_bytes + 4 * 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"count": None}, "no medusa.head_count"),
+        ({"count": 0}, "from 1 to 16"),
+        ({"count": 17}, "from 1 to 16"),
+        ({"count": 3}, "should be 8 x 8 x 3"),
+        ({"width": 12}, "not a multiple of 8"),
+        ({"width": 16}, "should be 16 x 16 x 2"),
+        ({"table": None}, "not a list of 32-bit integers"),
+        ({"table": (3, 5, -1)}, "does not exist"),
+        ({"table": (3, 5, 5)}, "names a token twice"),
+        ({"table": (3, 5)}, "should be 8 x 2"),
+        ({"item": gguf.GGUFValueType.INT64}, "not a list of 32-bit integers"),
+        ({"medusa__residual__weight": None}, "no tensor medusa.residual.weight"),
+        ({"medusa__residual__weight": (2, WIDTH, 16)}, "should be 8 x 8 x 2"),
+        ({"medusa__residual__weight": np.zeros((2, 8, 8), np.float32)}, "is of type F32"),
+        ({"medusa__residual__bias": None}, "no tensor medusa.residual.bias"),
+        ({"medusa__residual__bias": np.zeros(8, np.float32)}, "should be 16"),
+        ({"medusa__residual__bias": np.zeros(16, np.float16)}, "bias is not of type F32"),
+        ({"medusa__project__weight": (WIDTH, WIDTH)}, "should be 8 x 8 x 2"),
+        ({"output__weight": None}, "no tensor output.weight"),
+        ({"output__weight": (3, 16)}, "should be 8 x 3"),
+        ({"output__weight": (1, 3, WIDTH)}, "should be 8 x 3 x 2"),
+        ({"output__weight": np.zeros((3, WIDTH), np.float64)}, "is of type F64"),
+    ],
+)
+def test_medusa_heads_that_make_no_sense(path, changed, complaint):
+    with pytest.raises(ModelFileError, match=complaint):
+        read_header(medusa(path, **changed))
+
+
+def test_medusa_heads_fit_only_their_target(path, target):
+    def made_for(writer):
+        writer.add_uint32("edgespec.target_vocabulary_size", 16)
+        writer.add_string("edgespec.target_tokens_sha256", target().tokens_sha256)
+
+    header = read_header(medusa(path, change=made_for))
+    assert check_pairing(target(), header)
+    with pytest.raises(PairingError, match="a target of 16 tokens, this one has 17"):
+        check_pairing(target(tokens=[*WORDS, "more"]), header)
+    with pytest.raises(PairingError, match="other tokens"):
+        check_pairing(target(tokens=[*WORDS[:-1], "other"]), header)
+    with pytest.raises(PairingError, match="of width 8, the target's have 16"):
+        check_pairing(replace(target(), embedding_length=16), header)
+    with pytest.raises(PairingError, match="is a draft itself"):
+        check_pairing(header, header)
