@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from edgespec.backend import Context, ContextOptions, HeadContext, Model
+from edgespec.gguf.header import read_header
 from edgespec.tuning.exactness import fast_options
 from edgespec.tuning.measure import measuring_text, stand_at
 
@@ -151,10 +152,14 @@ def measure_drafting(
 ) -> list[DraftTrial]:
     """Try a draft with these numbers of threads; the best comes first.
 
+    Nothing is tried of Medusa heads: they are measured whenever they are opened.
+
     Args:
         target: an open context, whose content is lost.
         late: whether time is up; one round is made in any case.
     """
+    if read_header(file).medusa is not None:
+        return []
     note("loading the draft")
     trials = [DraftTrial(count) for count in counts]
     with Model(file, fast_options(file, counts[0])) as draft:
