@@ -38,6 +38,7 @@ from edgespec.runtime.plan import make_plan
 from edgespec.runtime.prefix_cache import PrefixCache, read_cache, write_cache
 from edgespec.runtime.scheduler import Scheduler
 from edgespec.runtime.stream import GenerationLimits, Stream
+from edgespec.sampling.kernel import release_compiler
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.penalties import breaker_table
 from edgespec.speculation.draws import draw_settings, is_lossy
@@ -139,6 +140,7 @@ class Engine(Closing):
             self._scheduler = Scheduler(self.decoder)
             remember_choice(self.model_name, self.exactness)
             compiler.join()
+            release_compiler()
             self._resources = stack.pop_all()
         self._lifetime = Lifetime(self, self._resources.close)
 

@@ -36,7 +36,7 @@ from edgespec.runtime.options import MAX_BLOCK, EngineOptions
 from edgespec.runtime.plan import BATCH, Plan
 from edgespec.runtime.processors import spare_processors
 from edgespec.sampling.filters import filtered, make_workspace, truncated
-from edgespec.sampling.kernel import Workspace, cache_folder
+from edgespec.sampling.kernel import Workspace, cache_folder, release_compiler
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.penalties import allowed_set, apply_bias, apply_dry, apply_penalties
 from edgespec.sampling.selection import PURPOSE_TARGET
@@ -108,6 +108,7 @@ def open_target(
     if speculative:
         exactness = _choose(model, settings, options)
         settings = replace(settings, flash_attention=exactness.flash_attention)
+    release_compiler()  # before the caches are filled, when a process is largest
     context = stack.enter_context(Context(model, settings))
     return context, _to_scale(context, exactness, options.k is None)
 

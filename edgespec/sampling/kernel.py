@@ -8,6 +8,7 @@ where that cannot be written, or its disk is full, it is a private one for tempo
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import shutil
@@ -15,7 +16,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -33,9 +34,12 @@ __all__ = [
     "kernel",
     "make_workspace",
     "native_callback",
+    "release_compiler",
     "replaced_folder",
     "undo",
 ]
+
+_MADV_DONTNEED = 4
 
 _PACKAGES = ("sampling", "speculation", "control", "drafters")
 """Each may call kernels of the ones before it."""
@@ -81,6 +85,22 @@ def cache_folder(package: str = "sampling") -> Path | None:
             digest.update(source.read_bytes())
     root = _root()
     return None if root is None else _usable(root / digest.hexdigest()[:16])
+
+
+def release_compiler() -> None:
+    """Let go of the pages of LLVM's code: all is compiled, and what is needed is read again.
+
+    They are the file's own, never written, and 50 MiB of what a process holds. Linux only.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    with suppress(OSError):
+        advise = ctypes.CDLL(None).madvise
+        for line in Path("/proc/self/maps").read_text("ascii", "replace").splitlines():
+            addresses, access, *rest = line.split(maxsplit=5)
+            if access == "r-xp" and Path(rest[-1]).name.startswith("libllvmlite"):
+                begin, end = (int(address, 16) for address in addresses.split("-"))
+                advise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_DONTNEED)
 
 
 def replaced_folder() -> str | None:

@@ -76,3 +76,25 @@ def test_a_full_disk(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert kernel._usable(tmp_path) == tmp_path
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux is told of pages")
+def test_the_compiler_works_after_its_pages_were_released() -> None:
+    """In a process of its own: what it holds is the system's business, not this one's."""
+    script = """
+import re, numba
+from pathlib import Path
+from edgespec.sampling.kernel import release_compiler
+
+def held():
+    return int(re.search(r"RssFile:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+numba.njit(lambda x: x + 1)(1)
+before = held()
+release_compiler()
+after = held()
+assert after < before - 10_000, (before, after)
+assert numba.njit(lambda x: x * 3)(14) == 42
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
