@@ -83,7 +83,6 @@ class Context(Closing):
             after another cache was restored.
         on_kept: called when a path of a tree is kept, with the position of its first token and
             its nodes.
-        keeps_states: whether evaluations leave what `final_states` returns.
 
     Raises:
         UsageError: an option is out of range; or the process is a fork of one that used a model.
@@ -108,7 +107,7 @@ class Context(Closing):
             self._branches = Branches(device, device.opened_states())
         self.on_evaluated: Callable[[int, int], None] | None = None
         self.on_kept: Callable[[int, Int32Array], None] | None = None
-        self.keeps_states = self._has_states = False
+        self._keeps_states = self._has_states = False
         self._memory = lib.llama_get_memory(self._pointer)
         self._recurrent = model.has_state
         self._window = 0 if self._recurrent else model.window
@@ -267,8 +266,9 @@ class Context(Closing):
             )
         self._make_room()
         pointer, batch = self.pointer, self._batch.fill(tokens, self.length, outputs)
-        if self.keeps_states:
-            # llama.cpp then computes the logits of every token: not where they are not wanted.
+        if self._keeps_states:
+            # llama.cpp then computes the logits of every token, and ends the process if there are
+            # more than fit.
             self._has_states = outputs == count
             lib.llama_set_embeddings(pointer, self._has_states)
         try:
@@ -283,6 +283,11 @@ class Context(Closing):
             return
         self._find_length()
         self._raise(status)
+
+    def keep_states(self, on: bool) -> None:
+        """Have evaluations leave what `final_states` returns from now on, or no longer."""
+        self._keeps_states, self._has_states = on, False
+        lib.llama_set_embeddings(self.pointer, False)
 
     def final_states(self, count: int) -> Float32Array:
         """Return what the output matrix was applied to in the last evaluation.

@@ -158,7 +158,7 @@ class FinalStates:
         self._rows = np.zeros((context.options.outputs, width), np.float32)
         self._start, self._path = 0, _NOWHERE
         self._steps = np.arange(context.options.outputs, dtype=np.int32)
-        context.keeps_states = True
+        context.keep_states(True)
         context.on_evaluated, context.on_kept = self._record, self._keep
 
     def at(self, position: int) -> Float32Array | None:
@@ -178,7 +178,7 @@ class FinalStates:
     def close(self) -> None:
         """Stop recording."""
         self._context.on_evaluated = self._context.on_kept = None
-        self._context.keeps_states = False
+        self._context.keep_states(False)
 
 
 class HeadContext(Context):

@@ -136,3 +136,6 @@ def test_reading_states_changes_no_bit(context: Context) -> None:
     assert all(map(np.array_equal, logits(), before))
     states.close()
     assert all(map(np.array_equal, logits(), before))
+    context.clear()
+    context.prefill(np.tile(TEXT, 4))  # more tokens than rows of logits fit
+    assert context.length == 40
