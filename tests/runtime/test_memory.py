@@ -54,6 +54,7 @@ def header(**changes: Any) -> GGUFHeader:
         "tool_template": None,
         "reduced": None,
         "eagle": None,
+        "medusa": None,
         "held_out": None,
         "_token_block": b"",
         "_token_types": None,
