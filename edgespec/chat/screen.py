@@ -20,9 +20,9 @@ from edgespec.chat.view import (
     Lines,
     LiveView,
     MarkdownBody,
-    OriginPrinter,
     PlainView,
     marked,
+    print_legend,
 )
 from edgespec.runtime.engine import Engine
 from edgespec.runtime.reading import consume
@@ -52,7 +52,7 @@ class Screen:
         self.interactive = interactive
         self._show = show
         if show:
-            OriginPrinter().legend()
+            print_legend()
 
     @property
     def width(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Protocol, TextIO
@@ -12,10 +13,11 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
+from edgespec.backend import Vocabulary
 from edgespec.backend.lifetime import Closing
 from edgespec.chat.characters import JOINER, printable, unjoined
 from edgespec.chat.markdown import Folding, MarkdownLines, split_finished
-from edgespec.runtime.cycle import Origin
+from edgespec.runtime.cycle import CycleReport, Origin
 from edgespec.runtime.stream import TokenChunk
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "OriginPrinter",
     "PlainView",
     "marked",
+    "print_legend",
 ]
 
 _SHORTEST_PAUSE = 0.06
@@ -46,6 +49,7 @@ _MARKS = {
     Origin.BONUS: ("<", ">"),
     Origin.PLAIN: ("", ""),
 }
+_REFUSED = "dim strike"
 
 
 class AnswerView(Closing):
@@ -179,24 +183,47 @@ class PlainView(AnswerView):
 class OriginPrinter(Closing):
     """Prints chunks as they come, and ends the last line.
 
-    Without colours (NO_COLOR, a pipe) brackets tell the origins apart.
+    What was proposed and refused stands struck out before the token that ends its cycle. Without
+    colours (NO_COLOR, a pipe) brackets tell the origins apart, and refused branches.
+
+    Args:
+        vocabulary: that of the tokens.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, vocabulary: Vocabulary) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
         self._colours = self._console.is_terminal and not self._console.no_color
+        self._vocabulary = vocabulary
+        self._cycles: deque[tuple[int, list[list[int]]]] = deque()
+
+    def watch(self, report: CycleReport) -> None:
+        """Take what a cycle tried: called in the thread that decodes, before its text is here."""
+        self._cycles.append((report.cycle.tokens[-1], report.tried.refused()))
 
     def __call__(self, piece: TokenChunk) -> None:
         """Print one chunk."""
-        text = printable(piece.text) if self._console.is_terminal else piece.text
-        self._console.print(self._marked(text, piece.origin), end="")
+        if piece.origin is not Origin.ACCEPTED:
+            self._strike(piece.token)
+        self._console.print(self._marked(self._shown(piece.text), piece.origin), end="")
         self._console.file.flush()
 
-    def _marked(self, text: str, origin: Origin) -> Text:
-        if self._colours:
-            return Text(text, style=ORIGIN_STYLES[origin])
-        before, after = _MARKS[origin]
-        return Text(f"{before}{text}{after}")
+    def _strike(self, token: int) -> None:
+        """Print what was refused in the cycles up to the one that this token ended."""
+        while self._cycles:
+            last, branches = self._cycles.popleft()
+            if branches:
+                text = "|".join(self._shown(self._text(branch)) for branch in branches)
+                struck = Text(text, style=_REFUSED) if self._colours else Text(f"~{text}~")
+                self._console.print(struck, end="")
+            if last == token:
+                return
+
+    def _text(self, tokens: list[int]) -> str:
+        data = b"".join(self._vocabulary.piece(token) for token in tokens)
+        return data.decode("utf-8", "replace").replace("\n", "\\n")
+
+    def _shown(self, text: str) -> str:
+        return printable(text) if self._console.is_terminal else text
 
     def close(self) -> None:
         """End the last line."""
@@ -204,9 +231,26 @@ class OriginPrinter(Closing):
 
     def legend(self) -> None:
         """Say on standard error what the colours mean."""
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
-        names = [self._marked(origin.value, origin) for origin in Origin]
-        console.print(Text("origin of each token: ") + Text(" ").join(names))
+        print_legend(Text("refused", style=_REFUSED) if self._colours else Text("~refused~"))
+
+    def _marked(self, text: str, origin: Origin) -> Text:
+        return _in_colours_or_brackets(text, origin, self._colours)
+
+
+def print_legend(*more: Text) -> None:
+    """Say on standard error what colours, or brackets without them, mean."""
+    out = Console(highlight=False)
+    colours = out.is_terminal and not out.no_color
+    names = [_in_colours_or_brackets(origin.value, origin, colours) for origin in Origin]
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(Text("origin of each token: ") + Text(" ").join([*names, *more]))
+
+
+def _in_colours_or_brackets(text: str, origin: Origin, colours: bool) -> Text:
+    if colours:
+        return Text(text, style=ORIGIN_STYLES[origin])
+    before, after = _MARKS[origin]
+    return Text(f"{before}{text}{after}")
 
 
 def marked(piece: TokenChunk) -> str:

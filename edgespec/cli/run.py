@@ -76,7 +76,7 @@ def run(**values: Any) -> int:
         text = prompt if values["raw"] else _render(engine, values["system"], prompt)
         stream = engine.generate(text, sampling, limits, accept=accept, grammar=grammar)
         exactness, lookup = engine.exactness_of(stream), engine.lookup
-        result = _show(stream, values["show"], values["as_json"])
+        result = _show(engine, stream, values["show"], values["as_json"])
     if values["as_json"]:
         report = {**result.as_json(), "seed": sampling.seed, "exactness": exactness.as_json()}
         if lookup is not None:
@@ -107,7 +107,7 @@ def _status(result: Result) -> int:
     return 0
 
 
-def _show(stream: Stream, show: bool, as_json: bool) -> Result:
+def _show(engine: Engine, stream: Stream, show: bool, as_json: bool) -> Result:
     from edgespec.runtime.reading import consume
 
     if as_json:
@@ -115,7 +115,7 @@ def _show(stream: Stream, show: bool, as_json: bool) -> Result:
     if show:
         from edgespec.chat.view import OriginPrinter
 
-        with OriginPrinter() as printer:
+        with OriginPrinter(engine.vocabulary) as printer, engine.observing(printer.watch):
             result = consume(stream, printer)
         printer.legend()
         return result

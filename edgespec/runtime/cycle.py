@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgespec._types import Float32Array
+from edgespec._types import Float32Array, Int32Array
 from edgespec.control.controller import CycleTiming, DraftBudget, Policy
 from edgespec.drafters import Drafter
 from edgespec.errors import EdgespecError, UsageError
@@ -141,6 +141,34 @@ class Cycle(NamedTuple):
     logprobs: list[TokenLogprobs] | None = None
 
 
+class Tried(NamedTuple):
+    """What a cycle proposed, and which of it stayed.
+
+    Attributes:
+        tokens, parents: int32 (n,), as in `DraftTree`; a chain is the tree of its tokens.
+        path: int32 (accepted,), the nodes that stayed, from the text on.
+    """
+
+    tokens: Int32Array
+    parents: Int32Array
+    path: Int32Array
+
+    def refused(self) -> list[list[int]]:
+        """Return the branches that did not stay, each from where it leaves the path to its end."""
+        kept = set(self.path.tolist())
+        inner = set(self.parents.tolist())
+        branches = []
+        for leaf in range(len(self.tokens)):
+            if leaf in inner or leaf in kept:
+                continue
+            branch, node = [], leaf
+            while node >= 0 and node not in kept:
+                branch.append(int(self.tokens[node]))
+                node = int(self.parents[node])
+            branches.append(branch[::-1])
+        return branches
+
+
 class CycleReport(NamedTuple):
     """A committed cycle, for those who watch.
 
@@ -151,6 +179,7 @@ class CycleReport(NamedTuple):
         predicted_s: seconds predicted for the evaluation, if there was a prediction.
         seconds: of the whole cycle.
         cycle: what it emitted.
+        tried: what it proposed.
     """
 
     drafter: str
@@ -159,6 +188,7 @@ class CycleReport(NamedTuple):
     predicted_s: float | None
     seconds: float
     cycle: Cycle
+    tried: Tried
 
 
 @dataclass

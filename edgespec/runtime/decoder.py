@@ -27,6 +27,7 @@ from edgespec.runtime.cycle import (
     Origin,
     Statistics,
     TokenLogprobs,
+    Tried,
 )
 from edgespec.runtime.prefix_cache import PrefixCache
 from edgespec.sampling.filters import make_workspace
@@ -193,6 +194,8 @@ class Decoder:
             self._commit(self.length)
             raise
         rows = self._path[: accepted + 1] + 1  # of logits, each before an emitted token
+        watched = self._trace is not None or self.on_cycle is not None
+        tried = self._tried(proposal, count, accepted) if watched else None
         cycle = self._verified(logits, rows, count, accepted)
         emitted = len(cycle.tokens)
         self._learn(proposal, count, accepted, emitted)
@@ -207,11 +210,19 @@ class Decoder:
             depth, evaluated, count, emitted, clock[1] - clock[0], clock[2] - clock[1]
         )
         predicted_s = self.policy.observe(timing)
-        if self._trace is not None or self.on_cycle is not None:
+        if tried is not None:
             name = drafter.name if count else "none"
             seconds = clock[4] - clock[0]
-            self._report(CycleReport(name, budget, timing, predicted_s, seconds, cycle))
+            self._report(CycleReport(name, budget, timing, predicted_s, seconds, cycle, tried))
         return cycle
+
+    def _tried(self, proposal: Proposal, count: int, accepted: int) -> Tried:
+        """Return a copy of what was proposed, before the history has what is emitted."""
+        path = self._path[1 : accepted + 1].copy()
+        if proposal.tree is not None:
+            return Tried(proposal.tree.tokens.copy(), proposal.tree.parents.copy(), path)
+        tokens = self.history[self.length : self.length + count].copy()
+        return Tried(tokens, np.arange(-1, count - 1, dtype=np.int32), path)
 
     def _report(self, report: CycleReport) -> None:
         if self._trace is not None:

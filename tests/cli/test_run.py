@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -89,6 +90,18 @@ def test_show_marks_origins_without_colours(edgespec: Any) -> None:
     assert b"\x1b[" not in done.stdout
     assert b"[" in done.stdout and b"<" in done.stdout
     assert b"accepted" in done.stderr
+
+
+def test_show_strikes_out_what_was_refused(edgespec: Any) -> None:
+    """A tree of three first tokens: at least two of each cycle do not stay, and the text does."""
+    asked = ("run", "-p", PROMPT, "--temperature", "0", "--max-tokens", "24")
+    asked = (*asked, "--draft", "smollm2-135m-eagle3", "--tree", "3,1")
+    shown = edgespec(*asked, "--show")
+    text, refused = re.subn("~[^~]*~", "", shown.stdout.decode())
+    assert refused >= 3
+    assert all("|" in branches for branches in re.findall("~([^~]*)~", shown.stdout.decode()))
+    assert re.sub(r"[\[\]{}<>]", "", text) == edgespec(*asked).stdout.decode()
+    assert "~refused~" in shown.stderr.decode()
 
 
 def test_a_seed_repeats_the_text(edgespec: Any) -> None:

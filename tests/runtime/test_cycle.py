@@ -14,7 +14,7 @@ import pytest
 
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec.errors import ContextFullError, EdgespecError, UsageError
-from edgespec.runtime.cycle import Statistics
+from edgespec.runtime.cycle import Statistics, Tried
 
 
 def _answer(plain_steps_s: list[float], proposed: int, decode_s: float = 1.0) -> Statistics:
@@ -214,3 +214,14 @@ def test_a_full_disk_is_an_error_once(traced: Open, prompts: tuple[str, ...]) ->
         list(stream)
     result = engine.generate(prompts[0], GREEDY, GenerationLimits(max_tokens=3)).result
     assert len(result.tokens) == 3
+
+
+def test_refused_branches_begin_where_they_leave_the_path() -> None:
+    """Of 10 -> (11 -> 12, 13), 20 -> 21 -> 22, with 10 and 13 kept."""
+    tokens = np.array([10, 20, 11, 13, 21, 12, 22], np.int32)
+    parents = np.array([-1, -1, 0, 0, 1, 2, 4], np.int32)
+    tried = Tried(tokens, parents, np.array([0, 3], np.int32))
+    assert tried.refused() == [[11, 12], [20, 21, 22]]
+    chain = np.arange(-1, 3, dtype=np.int32)
+    assert Tried(tokens[:4], chain, np.array([0, 1], np.int32)).refused() == [[11, 13]]
+    assert Tried(tokens[:0], chain[:0], chain[:0]).refused() == []
