@@ -206,6 +206,9 @@ def write_picture(report: Report, path: Path) -> None:
     ]
     if report.trees:
         panels.append(lambda axes: _draw_trees(axes, report.trees))
+    if report.ranked is not None:
+        ranked = report.ranked
+        panels.append(lambda axes: _draw_ranked(axes, ranked, report.chain.measured.name))
     write_panels(path, *panels)
 
 
@@ -286,3 +289,28 @@ def _draw_trees(axes: Axes, trees: tuple[Tree, ...]) -> None:
     axes.set_xlabel("siblings")
     axes.set_ylabel("probability that one is accepted")
     axes.legend(frameon=False, fontsize=9, loc="lower right")
+
+
+def _draw_ranked(axes: Axes, ranked: Ranked, curve: str) -> None:
+    """Draw what chains and the best trees of so many nodes bring: tokens, and speedup."""
+    for sizes, name, colour in (
+        (ranked.chains, "chain", GREEN),
+        (ranked.trees, "best tree", PURPLE),
+    ):
+        tokens = [float(tree.tokens) for tree in sizes]
+        axes.plot(range(len(sizes)), tokens, color=colour, label=f"{name}: tokens a cycle")
+        known = [(n, float(tree.speedup)) for n, tree in enumerate(sizes) if tree.speedup]
+        axes.plot(
+            *zip(*known, strict=True),
+            linestyle="--",
+            marker="o",
+            markersize=4,
+            color=colour,
+            label=f"{name}: speedup",
+        )
+    axes.axhline(1, color="grey", linewidth=0.8)
+    axes.set_title("Trees by alpha of each rank", loc="left")
+    axes.set_xlabel(f"nodes; {textwrap.shorten(curve, 80)}")
+    axes.set_ylabel("tokens a cycle, times plain decoding")
+    axes.set_ylim(0)
+    axes.legend(frameon=False, fontsize=9, loc="best")

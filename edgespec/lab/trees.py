@@ -234,16 +234,28 @@ def best_trees(
     return tuple(trees)
 
 
-def best_tree(alphas: Sequence[Fraction], c: Fraction, cost: Cost, largest: int) -> BestTree:
-    """Return the tree with the largest speedup of at most `largest` nodes; none may be the best.
+def trees_by_size(
+    alphas: Sequence[Fraction], c: Fraction, cost: Cost, largest: int
+) -> tuple[BestTree, ...]:
+    """Return the fastest tree of 0, 1, ... `largest` nodes, each on the best number of levels.
 
-    Every number of nodes is tried on every number of levels: a level more costs a draft step.
+    A level more costs a draft step. Where v is not known, the one with most tokens.
     """
+
+    def value(tree: BestTree) -> tuple[Fraction, Fraction]:
+        return tree.speedup or Fraction(0), tree.tokens
+
+    every = [best_trees(alphas, c, cost, largest, levels) for levels in range(1, largest + 1)]
+    sizes = range(max(map(len, every), default=0))
+    return tuple(max((e[n] for e in every if n < len(e)), key=value) for n in sizes)
+
+
+def best_tree(alphas: Sequence[Fraction], c: Fraction, cost: Cost, largest: int) -> BestTree:
+    """Return the tree with the largest speedup of at most `largest` nodes; none may be the best."""
     best, most = BestTree((), ONE, ONE), ONE
-    for levels in range(1, largest + 1):
-        for tree in best_trees(alphas, c, cost, largest, levels):
-            if tree.speedup is not None and tree.speedup > most:
-                best, most = tree, tree.speedup
+    for tree in trees_by_size(alphas, c, cost, largest):
+        if tree.speedup is not None and tree.speedup > most:
+            best, most = tree, tree.speedup
     return best
 
 
@@ -266,12 +278,15 @@ class Ranked:
         alphas: by rank.
         shapes: those that were asked for, chains among them.
         free, measured: the best trees on a GPU and on a measured cost curve.
+        chains, trees: the fastest of 0, 1, ... nodes on the measured curve.
     """
 
     alphas: tuple[Fraction, ...]
     shapes: tuple[Shape, ...]
     free: BestTree
     measured: BestTree
+    chains: tuple[BestTree, ...]
+    trees: tuple[BestTree, ...]
 
 
 def rank(
@@ -287,6 +302,8 @@ def rank(
         tuple(_shape(alphas, widths, c, cost) for widths in shapes),
         best_tree(alphas, c, free_verification, largest),
         best_tree(alphas, c, cost, largest),
+        trees_by_size(alphas[:1], c, cost, largest),
+        trees_by_size(alphas, c, cost, largest),
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.lab.theory import MeasuredCost, expected_tokens, free_verification
-from edgespec.lab.trees import best_tree, best_trees, shape_tokens, tree_tokens
+from edgespec.lab.trees import best_tree, best_trees, shape_tokens, tree_tokens, trees_by_size
 
 RANKS = (Fraction(2, 5), Fraction(3, 20), Fraction(2, 25))
 MOST = 4
@@ -94,3 +94,20 @@ def test_a_tree_beats_every_chain_where_a_second_rank_is_worth_it() -> None:
 @pytest.mark.parametrize("largest", [0, 3])
 def test_without_a_right_token_there_is_no_tree(largest) -> None:
     assert best_tree((Fraction(0),), Fraction(0), free_verification, largest).nodes == ()
+
+
+def test_trees_of_each_size_are_the_fastest() -> None:
+    c = Fraction(1, 20)
+
+    def cost(n: int) -> Fraction:
+        return 1 + Fraction(n - 1, 10)
+
+    def speedup(tree: frozenset[tuple[int, ...]]) -> Fraction:
+        levels = max(map(len, tree), default=0)
+        return tree_tokens(RANKS, tuple(tree)) / (cost(len(tree) + 1) + c * levels)
+
+    found = trees_by_size(RANKS, c, cost, MOST)
+    every = every_tree(len(RANKS), MOST)
+    for size, tree in enumerate(found):
+        assert len(tree.nodes) == size
+        assert tree.speedup == max(speedup(other) for other in every if len(other) == size)
