@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import llama_cpp as lib
 import numpy as np
 import pytest
 
+from edgespec import Engine, EngineOptions
 from edgespec.backend.kernels import formats_of, place_weights
 from edgespec.gguf.header import read_header
 
@@ -113,29 +115,51 @@ def plain_with_llama_cpps_kernels(default_model: Path) -> Iterator[PlainLoop]:
     loop.close()
 
 
-@pytest.fixture(scope="session")
-def open_engine(default_model: Path) -> Iterator[Callable[..., object]]:
+class Engines:
     """Engines on the default model, opened once for each combination of options.
 
     With a fixed k, so that they propose wherever they can; costs might decide against it. With one
     thread, as tests run in two processes on two cores.
     """
-    from edgespec import Engine, EngineOptions
 
-    engines: dict[tuple[object, ...], Engine] = {}
+    def __init__(self, model: Path) -> None:
+        self._model = model
+        self._open: dict[tuple[object, ...], Engine] = {}
 
-    def open_one(**options: object) -> Engine:
+    def __call__(self, **options: object) -> Engine:
         usual = {"threads": 1, "context": 2048, "exact": "bitwise", "k": 3, "kernels": "edgespec"}
         options = {**usual, **options}
         key = tuple(sorted((name, str(value)) for name, value in options.items()))
-        if key not in engines:
+        engine = self._open.pop(key, None)
+        if engine is None:
             options["draft"] = str(options.get("draft", "none"))
-            engines[key] = Engine(default_model, EngineOptions(**options))  # type: ignore[arg-type]
-        return engines[key]
+            engine = Engine(self._model, EngineOptions(**options))  # type: ignore[arg-type]
+        self._open[key] = engine  # the last one used stands last
+        return engine
 
-    yield open_one
-    for engine in engines.values():
-        engine.close()
+    def close(self, kept: int = 0) -> None:
+        """Close all but those used last: each holds a quarter of a gigabyte or more."""
+        while len(self._open) > kept:
+            self._open.pop(next(iter(self._open))).close()
+
+
+_SHARED: list[Engines] = []
+
+
+@pytest.fixture(scope="session")
+def open_engine(default_model: Path) -> Iterator[Engines]:
+    with closing(Engines(default_model)) as engines:
+        _SHARED.append(engines)
+        yield engines
+        _SHARED.clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_engines() -> Iterator[None]:
+    """Let no more than three stay open from one file of tests to the next."""
+    yield
+    for engines in _SHARED:
+        engines.close(kept=3)
 
 
 @pytest.fixture(scope="session")
