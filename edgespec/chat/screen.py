@@ -24,8 +24,8 @@ from edgespec.chat.view import (
     marked,
     print_legend,
 )
+from edgespec.interrupts import consume
 from edgespec.runtime.engine import Engine
-from edgespec.runtime.reading import consume
 from edgespec.runtime.session import Turn
 from edgespec.runtime.stream import Result
 

@@ -108,7 +108,7 @@ def _status(result: Result) -> int:
 
 
 def _show(engine: Engine, stream: Stream, show: bool, as_json: bool) -> Result:
-    from edgespec.runtime.reading import consume
+    from edgespec.interrupts import consume
 
     if as_json:
         return consume(stream, lambda piece: None)

@@ -10,8 +10,8 @@ import numpy as np
 from edgespec._types import Int32Array
 from edgespec.drafters import EarlierTexts
 from edgespec.errors import ContextFullError, UsageError
+from edgespec.interrupts import chunks_of
 from edgespec.runtime.engine import Engine
-from edgespec.runtime.reading import chunks_of
 from edgespec.runtime.stream import GenerationLimits, Result, Stream, TokenChunk
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.templates import ChatTemplate

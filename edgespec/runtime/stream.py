@@ -14,6 +14,7 @@ from edgespec._types import Int32Array
 from edgespec.backend import Vocabulary
 from edgespec.drafters import EarlierTexts
 from edgespec.errors import CancelledError, EndedError, UsageError
+from edgespec.interrupts import chunks_of
 from edgespec.runtime.constraint import Constraint
 from edgespec.runtime.cycle import (
     Cycle,
@@ -24,7 +25,6 @@ from edgespec.runtime.cycle import (
     TokenLogprobs,
 )
 from edgespec.runtime.decoder import Edit, PrefillProgress
-from edgespec.runtime.reading import chunks_of
 from edgespec.speculation.draws import DrawSettings
 
 __all__ = [
