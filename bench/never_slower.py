@@ -29,9 +29,8 @@ import numpy as np
 
 from bench.cache import private_cache
 from bench.command import Parser
-from edgespec.benchmark.measuring import machine_facts
+from edgespec.benchmark.measuring import WORKLOADS, machine_facts
 from edgespec.benchmark.results import median_interval
-from edgespec.benchmark.tasks import WORKLOADS
 
 if TYPE_CHECKING:
     from edgespec import Engine

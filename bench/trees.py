@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.command import Parser
-from edgespec.benchmark.measuring import machine_facts
+from edgespec.benchmark.measuring import Task, machine_facts, own_tasks
 from edgespec.benchmark.results import median_interval
-from edgespec.benchmark.tasks import Task, own_tasks
 
 if TYPE_CHECKING:
     from edgespec import Engine

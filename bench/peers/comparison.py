@@ -16,9 +16,8 @@ from bench.peers.binding import BindingPeer
 from bench.peers.ours import EdgespecPeer
 from bench.peers.peer import Answer, Peer, Setup
 from bench.peers.server import ServerPeer
-from edgespec.benchmark.measuring import machine_facts
+from edgespec.benchmark.measuring import Task, choose_tasks, machine_facts, own_tasks, read_tasks
 from edgespec.benchmark.results import median_interval
-from edgespec.benchmark.tasks import Task, choose_tasks, own_tasks, read_tasks
 from edgespec.registry.resolve import resolve
 
 __all__ = ["compare_peers"]

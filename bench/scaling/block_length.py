@@ -15,7 +15,7 @@ import numpy as np
 from bench.scaling.chart import LINE, Chart, Series, Setup
 from edgespec._types import Float64Array, Int32Array
 from edgespec.backend import Context, ContextOptions, Model
-from edgespec.benchmark.tasks import WORKLOADS
+from edgespec.benchmark.measuring import WORKLOADS
 from edgespec.drafters import PromptLookupDrafter
 from edgespec.errors import UsageError
 from edgespec.runtime.cycle import Statistics

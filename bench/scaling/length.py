@@ -18,7 +18,7 @@ import numpy as np
 from bench.scaling.chart import LINE, Chart, Series, Setup
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec._types import Float64Array
-from edgespec.benchmark.tasks import WORKLOADS
+from edgespec.benchmark.measuring import WORKLOADS
 
 __all__ = ["Answer", "answer", "endless", "lengths_up_to", "measure_length"]
 

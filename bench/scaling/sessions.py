@@ -17,7 +17,7 @@ import psutil
 from bench.scaling.chart import LINE, Chart, Series, Setup
 from bench.scaling.length import endless
 from edgespec import Engine, EngineOptions, GenerationLimits, Session
-from edgespec.benchmark.tasks import WORKLOADS
+from edgespec.benchmark.measuring import WORKLOADS
 
 __all__ = ["Crowd", "converse", "measure_sessions"]
 

@@ -15,8 +15,7 @@ from bench.theory.factors import FACTORS
 from bench.theory.rows import LEAST, SPREADS, make_row, mark_outliers, summarize
 from bench.theory.runs import PLAIN, Variant, measure_known, open_variants, run
 from edgespec import EngineOptions
-from edgespec.benchmark.measuring import Work, machine_facts
-from edgespec.benchmark.tasks import choose_tasks, own_tasks, read_tasks
+from edgespec.benchmark.measuring import Work, choose_tasks, machine_facts, own_tasks, read_tasks
 from edgespec.errors import UsageError
 from edgespec.runtime.loading import warm_up
 

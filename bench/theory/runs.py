@@ -15,8 +15,7 @@ import numpy as np
 from bench.theory.answers import Answer, Cycle, Turn
 from bench.theory.costs import Costs, Known, measure_drafting, measure_evaluations
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters, Session
-from edgespec.benchmark.measuring import Work
-from edgespec.benchmark.tasks import Task
+from edgespec.benchmark.measuring import Task, Work
 from edgespec.errors import ContextFullError, UsageError
 from edgespec.runtime.cycle import CycleReport
 from edgespec.tuning.setting import setting_of

@@ -19,7 +19,7 @@ from edgespec.errors import UsageError
 from edgespec.extras import has_extra
 
 if TYPE_CHECKING:
-    from edgespec.benchmark.tasks import Task
+    from edgespec.benchmark.measuring import Task
     from edgespec.runtime.engine import Engine
     from edgespec.runtime.options import EngineOptions
 
@@ -121,7 +121,7 @@ def _bench(
 
 
 def _tasks(suite: str | None, categories: str | None, limit: int | None) -> list[Task]:
-    from edgespec.benchmark.tasks import choose_tasks, own_tasks, read_tasks
+    from edgespec.benchmark.measuring import choose_tasks, own_tasks, read_tasks
 
     tasks = own_tasks() if suite is None else read_tasks(Path(suite))
     names = [name.strip() for name in (categories or "").split(",") if name.strip()]

@@ -15,8 +15,7 @@ import numpy as np
 from edgespec import Engine, EngineOptions, GenerationLimits, SamplingParameters
 from edgespec._types import Int32Array
 from edgespec.backend import Context, ContextOptions, Model
-from edgespec.benchmark.measuring import run_task
-from edgespec.benchmark.tasks import choose_tasks, own_tasks
+from edgespec.benchmark.measuring import choose_tasks, own_tasks, run_task
 from edgespec.control.speedup import continued, expected_speedups, fastest
 from edgespec.distill.corpus import Batch, Corpus
 from edgespec.distill.export import FORMATS, DraftVocabulary, Provenance, read_draft, write_draft

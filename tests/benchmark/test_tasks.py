@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.benchmark.tasks import Task, choose_tasks, own_tasks, read_tasks
+from edgespec.benchmark.measuring import Task, choose_tasks, own_tasks, read_tasks
 from edgespec.errors import UsageError
 
 

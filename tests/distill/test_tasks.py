@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 
 from edgespec.backend import Model
-from edgespec.benchmark.tasks import own_tasks
+from edgespec.benchmark.measuring import own_tasks
 from edgespec.distill.prompts import TaskPrompts
 from edgespec.distill.tasks import Excerpt, Seen, excerpt_task, follow_up, free_task, system_prompt
 from edgespec.gguf.header import read_header
