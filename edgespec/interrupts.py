@@ -1,4 +1,4 @@
-"""Where Ctrl-C would leave something half done, it is held back until that is whole."""
+"""Ctrl-C: held back where it would leave something half done, heard while llama.cpp works."""
 
 from __future__ import annotations
 

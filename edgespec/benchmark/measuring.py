@@ -1,4 +1,4 @@
-"""Measure every task on both sides, plain and speculative, in random order, and on what machine."""
+"""Tasks, and every one measured on both sides: plain and speculative, in random order."""
 
 from __future__ import annotations
 
