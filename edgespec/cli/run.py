@@ -26,6 +26,7 @@ from edgespec.files import decode_text
 from edgespec.runtime.options import ANSWER_TOKENS
 
 if TYPE_CHECKING:
+    from edgespec.runtime.constraint import Constraint
     from edgespec.runtime.engine import Engine
     from edgespec.runtime.stream import Result, Stream, TokenChunk
 
@@ -86,10 +87,10 @@ def run(**values: Any) -> int:
         if exactness.mode == "lossy":
             click.echo(f"edgespec: lossy: {exactness.reason}", err=True)
         say_small_once(values["model"])
-    return _status(result)
+    return _status(result, stream.constraint)
 
 
-def _status(result: Result) -> int:
+def _status(result: Result, constraint: Constraint | None) -> int:
     """Return the exit status, and say what the text does not show."""
     if result.finish_reason == "cancelled":
         return 130
@@ -99,7 +100,9 @@ def _status(result: Result) -> int:
         "context": "the answer was cut off because the context is full (--ctx)",
     }.get(result.finish_reason)
     if cause and not result.complete:
-        click.echo(f"edgespec: {cause} before it obeyed the grammar", err=True)
+        least = constraint.shortest if constraint else None
+        known = f", whose shortest text has {least}" if least and least > len(result.tokens) else ""
+        click.echo(f"edgespec: {cause} before it obeyed the grammar{known}", err=True)
         return 1
     by_default = result.finish_reason == "length" and len(result.tokens) == ANSWER_TOKENS
     if by_default or result.finish_reason == "loop":

@@ -1,6 +1,7 @@
 """What an answer may be: JSON Schemas, regular expressions, grammars, and who obeys them."""
 
 from edgespec.grammars.call_forms import grammars_of_arguments, taught_forms
+from edgespec.grammars.closing import Closer, End
 from edgespec.grammars.guidance import Foresight, Guide, Likely, Matcher
 from edgespec.grammars.texts import (
     PartGrammars,
@@ -12,6 +13,8 @@ from edgespec.grammars.texts import (
 )
 
 __all__ = [
+    "Closer",
+    "End",
     "Foresight",
     "Guide",
     "Likely",

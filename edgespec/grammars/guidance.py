@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
+from math import inf
 from typing import Any, NamedTuple
 
+import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
 from edgespec._types import Int32Array
@@ -30,8 +33,8 @@ _SPECIAL = b"\xff"  # marks tokens that are no text; no UTF-8 contains this byte
 class Matcher:
     """A grammar along one text. One thread uses it at a time."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
-        self._matcher = matcher
+    def __init__(self, matcher: LLMatcher, end: int) -> None:
+        self._matcher, self._end = matcher, end
 
     def allowed_prefix(self, tokens: list[int]) -> int:
         """Return how many of these tokens may come, one after the other."""
@@ -69,13 +72,19 @@ class Matcher:
         """Return whether nothing may follow but the end."""
         return self._matcher.is_stopped()
 
+    def ends_with(self, tokens: Sequence[int]) -> bool:
+        """Return whether these tokens make the text whole."""
+        if not tokens:
+            return self.accepts()
+        return self._matcher.validate_tokens([*tokens, self._end]) > len(tokens)
+
     def forced_bytes(self) -> bytes:
         """Return the bytes that have to come next, as far as there is only one way."""
         return self._matcher.compute_ff_bytes()
 
     def copy(self) -> Matcher:
         """Return an independent copy of the state."""
-        return Matcher(self._matcher.deep_copy())
+        return Matcher(self._matcher.deep_copy(), self._end)
 
     def _fail(self) -> None:
         reason = reason_of(self._matcher.get_error())
@@ -99,6 +108,7 @@ class Guide:
         self._lock = threading.Lock()
         self._building = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
+        self._pieces: list[bytes] = []
         self._spelled: dict[bytes, int] = {}
         self._prepared: OrderedDict[str, Matcher] = OrderedDict()
         # The library adds an end token where there is none.
@@ -135,18 +145,56 @@ class Guide:
             at = end
         return found
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a text."""
+        return self._vocabulary.end_tokens
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes that a token has in a text; none if it ends it, or is no text."""
+        if not self._pieces:
+            self._library_tokenizer()
+        piece = self._pieces[token]
+        return b"" if piece.startswith(_SPECIAL) else piece
+
+    def fewest(self, data: bytes) -> list[int] | None:
+        """Return the fewest tokens that have these bytes, or None."""
+        self._library_tokenizer()
+        spelled, size = self._spelled, len(data)
+        ends = [0] * size + [size]  # where the token that begins at each place ends
+        counts: list[float] = [inf] * size + [0]
+        for at in range(size - 1, -1, -1):
+            for end in range(at + 1, min(size, at + _LONGEST_PIECE) + 1):
+                if counts[end] + 1 < counts[at] and data[at:end] in spelled:
+                    counts[at], ends[at] = counts[end] + 1, end
+        if counts[0] == inf:
+            return None
+        found, at = [], 0
+        while at < size:
+            found.append(spelled[data[at : ends[at]]])
+            at = ends[at]
+        return found
+
+    def single_bytes(self) -> Int32Array:
+        """Return the token of each byte, -1 where it has none: int32 (256,)."""
+        self._library_tokenizer()
+        tokens = [self._spelled.get(bytes((byte,)), -1) for byte in range(256)]
+        return np.array(tokens, np.int32)
+
     def _prepare(self, text: str) -> Matcher:
         if len(text) > _MAX_CHARACTERS:
             raise GrammarError(f"the grammar is longer than {_MAX_CHARACTERS} characters")
-        matcher = LLMatcher(self._library_tokenizer(), text + _UNFORCED, log_level=0, limits=LIMITS)
+        tokenizer = self._library_tokenizer()
+        matcher = LLMatcher(tokenizer, text + _UNFORCED, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise GrammarError(f"the grammar does not compile: {reason_of(matcher.get_error())}")
-        return Matcher(matcher)
+        return Matcher(matcher, tokenizer.eos_token)
 
     def _library_tokenizer(self) -> LLTokenizer:
         with self._building:
             if self._tokenizer is None:
                 ends, tokens = sorted(self._vocabulary.end_tokens), _Tokens(self._vocabulary)
+                self._pieces = tokens.tokens
                 self._spelled = {piece: token for token, piece in enumerate(tokens.tokens)}
                 # The names are the library's.
                 self._tokenizer = LLTokenizer(tokens, eos_token=ends or None)  # type: ignore[arg-type]

@@ -18,13 +18,15 @@ import numpy as np
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Grammar, Vocabulary
 from edgespec.errors import GrammarError
-from edgespec.grammars import Foresight, Guide, Likely, Matcher, PartGrammars, is_lark
+from edgespec.grammars import Closer, End, Foresight, Guide, Likely, Matcher, PartGrammars, is_lark
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.penalties import forbid
 
 __all__ = ["Constraint", "Constraints", "GbnfConstraint", "GuidedConstraint", "HoldingConstraint"]
 
 _CHUNKS = (16, 256, 4096)
+_ENDLESS = 1 << 30
+_ENDS = 256  # of grammars, remembered
 
 
 class Constraint(Protocol):
@@ -44,8 +46,12 @@ class Constraint(Protocol):
         The states before each of them, and after the last allowed, are those of `mask`.
         """
 
-    def mask(self, logits: Float32Array) -> None:
+    def mask(self, logits: Float32Array, left: int = _ENDLESS) -> None:
         """Set forbidden tokens of each row to -inf, in place: row i has the i-th state.
+
+        Args:
+            logits: of the next token, and behind each proposal.
+            left: how many tokens the text may still have; its last ones lead to an end of it.
 
         Raises:
             GrammarError: the grammar cannot be followed any further.
@@ -56,6 +62,10 @@ class Constraint(Protocol):
 
     def complete(self) -> bool:
         """Return whether what was committed is a whole text of the grammar."""
+
+    @property
+    def shortest(self) -> int | None:
+        """Tokens of the shortest whole text that is known; None if none is."""
 
     def close(self) -> None:
         """Free all states."""
@@ -69,6 +79,8 @@ class GuidedConstraint:
         end_tokens: end the generation; the grammar allows them where the text is complete.
         bits: int32 (largest block + 1, words of the guide), scratch space.
         foresight: expects what comes next in this text.
+        closing: leads it to an end.
+        end: the shortest whole text that is known.
     """
 
     def __init__(
@@ -77,7 +89,12 @@ class GuidedConstraint:
         end_tokens: frozenset[int],
         bits: Int32Array,
         foresight: Foresight,
+        closing: Closer,
+        end: End | None,
     ) -> None:
+        self.shortest = None if end is None else len(end.tokens)
+        self._closing = closing
+        self._endings = [end]  # of the committed text, and behind proposals
         self._matcher = matcher
         self._end_tokens = end_tokens
         self._bits = bits
@@ -109,24 +126,47 @@ class GuidedConstraint:
         self._proposals = tokens[:allowed]
         return allowed
 
-    def mask(self, logits: Float32Array) -> None:
-        """Set forbidden tokens of each row to -inf."""
+    def mask(self, logits: Float32Array, left: int = _ENDLESS) -> None:
+        """Set forbidden tokens of each row to -inf, and those that lead too far from an end."""
         self._move([])
+        del self._endings[1:]
         for row in range(len(logits)):
+            one = slice(row, row + 1)
             self._matcher.write_bits(self._bits[row])
-            if row < len(self._proposals):
-                self._consume(self._proposals[row : row + 1])
+            forbid(logits[one], self._bits[one])
+            end = self._ending(left - row)
+            if end is not None:
+                self._closing.steer(logits[row], self._matcher, end, left - row)
+            self._follow(self._proposals[one])
         self._rows = len(logits)
-        forbid(logits, self._bits)
 
     def commit(self, tokens: list[int]) -> None:
         """Advance over what was emitted: all but the last were proposed."""
         rest = tokens[:-1] if tokens and tokens[-1] in self._end_tokens else tokens
         for row, token in enumerate(rest[: self._rows]):
             self._foresight.learn(self._bits[row], token)
-        self._back_to(self._shared(rest))
-        self._consume(rest[len(self._consumed) :])
+        known = min(self._shared(rest), len(self._endings) - 1)
+        self._back_to(known)
+        del self._endings[known + 1 :]
+        self._follow(rest[known:])
+        self._endings = self._endings[-1:]
         self._consumed, self._proposals, self._rows = [], [], 0
+
+    def _ending(self, left: int) -> End | None:
+        """Return an end of the text read so far, looking for a lost one now and then."""
+        if left >= _ENDLESS:
+            self._endings[-1] = None
+        elif self._endings[-1] is None and left & (left - 1) == 0:
+            self._endings[-1] = self._closing.any(self._matcher)
+        return self._endings[-1]
+
+    def _follow(self, tokens: list[int]) -> None:
+        """Read tokens, and what they leave of the end."""
+        for token in tokens:
+            end = self._endings[-1]
+            after = None if end is None else self._closing.after(self._matcher, end, token)
+            self._endings.append(after)
+            self._consume([token])
 
     def complete(self) -> bool:
         """Return whether what was committed is a whole text of the grammar."""
@@ -176,9 +216,10 @@ class GbnfConstraint:
     def __init__(
         self, grammar: Grammar, sampling: SamplingParameters, end_tokens: frozenset[int]
     ) -> None:
+        self.shortest = None
         self._grammar = grammar
         self._states: list[Grammar] = [grammar]
-        self._wanted = _wanted(sampling)
+        self._wanted = _few(sampling)
         self._end_tokens = end_tokens
 
     def expect(self, proposals: Int32Array, last: int) -> None:
@@ -198,7 +239,7 @@ class GbnfConstraint:
             self._states[-1].accept(token)
         return len(self._states) - 1
 
-    def mask(self, logits: Float32Array) -> None:
+    def mask(self, logits: Float32Array, left: int = _ENDLESS) -> None:
         """Set forbidden tokens of each row to -inf, in place: row i has the i-th state."""
         for row, state in zip(logits, self._states, strict=True):
             self._mask_row(row, state)
@@ -245,7 +286,7 @@ class GbnfConstraint:
         return np.flatnonzero(state.allowed(np.arange(len(row), dtype=np.int32))).astype(np.int32)
 
 
-def _wanted(sampling: SamplingParameters) -> int:
+def _few(sampling: SamplingParameters) -> int:
     """Return how many of the most likely allowed tokens decide p; 0 for all of them."""
     edits = (
         sampling.repeat_penalty != 1
@@ -271,6 +312,7 @@ class Constraints:
 
     def __init__(self, vocabulary: Vocabulary, rows: int) -> None:
         self._vocabulary, self._rows = vocabulary, rows
+        self._ends: dict[str, End | None] = {}  # the shortest texts of grammars
 
     def begin(self, grammar: str | PartGrammars, sampling: SamplingParameters) -> Constraint:
         """Return a grammar at its start, for one generation with this sampling.
@@ -285,7 +327,13 @@ class Constraints:
             return HoldingConstraint(grammar, self._guide, piece, ends, self._bits, foresight)
         if not is_lark(grammar):
             return GbnfConstraint(Grammar(self._vocabulary, grammar), sampling, ends)
-        return GuidedConstraint(self._guide.start(grammar), ends, self._bits, foresight)
+        matcher, closing = self._guide.start(grammar), Closer(self._guide, grammar, _few(sampling))
+        end = self._ends.get(grammar)
+        if end is None:
+            end = closing.shortest(matcher)
+            if len(self._ends) < _ENDS:
+                self._ends[grammar] = end
+        return GuidedConstraint(matcher, ends, self._bits, foresight, closing, end)
 
     @cached_property
     def _guide(self) -> Guide:
@@ -338,6 +386,7 @@ class HoldingConstraint:
         bits: Int32Array,
         foresight: Foresight,
     ) -> None:
+        self.shortest = None
         self._begins, self._guide, self._piece = parts.begins, guide, piece
         self._matchers = {name: guide.start(text) for name, text in parts.grammars.items()}
         self._asides = {key.encode(): value.encode() for key, value in parts.asides.items()}
@@ -371,7 +420,7 @@ class HoldingConstraint:
             self._spots.append(after)
         return len(self._spots) - 1
 
-    def mask(self, logits: Float32Array) -> None:
+    def mask(self, logits: Float32Array, left: int = 0) -> None:
         """Set forbidden tokens of each row inside a part to -inf."""
         spots = self._spots[: len(logits)]
         if all(spot.matcher is None for spot in spots):

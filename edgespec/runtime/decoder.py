@@ -187,7 +187,7 @@ class Decoder:
                 for row, values in enumerate(logits):
                     self._edit(self.history[: self.length + row], values)
             if self._constraint:
-                self._constraint.mask(logits)
+                self._constraint.mask(logits, limit)
             accepted = self._accept(logits, count, proposal)
             clock.append(perf_counter())
         except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -48,6 +49,8 @@ from edgespec.tuning.profile import load_profile
 from edgespec.tuning.setting import measurement_key, setting_of
 
 __all__ = ["Engine"]
+
+_log = logging.getLogger("edgespec.engine")
 
 _ASKED = 32
 """Tokens before an answer that are kept with it, so that the same question finds it."""
@@ -196,6 +199,10 @@ class Engine(Closing):
         if k is not None and not 0 <= k <= self.largest_k:
             raise UsageError(f"k is {k}: it has to be between 0 and {self.largest_k} here")
         limits = limits or GenerationLimits()
+        least = (constraint.shortest if constraint else None) or 0
+        if least > (limits.max_tokens or least):
+            few = limits.max_tokens
+            _log.warning("max tokens is %d: the grammar's shortest text has %d", few, least)
         stream = Stream(self, tokens, settings, limits, constraint, reader, progress, k, edit)
         stream.recent = recent
         return stream

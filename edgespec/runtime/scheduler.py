@@ -68,6 +68,8 @@ class Scheduler:
                 full = len(stream.sequence) >= self._decoder.capacity and bool(stream.emitted)
                 if full and not self._shift(stream):
                     return None
+                if stream.limits.overflow == "stop":
+                    limit = min(limit, self._decoder.room)
                 return self._decoder.cycle(limit)
             except BaseException as error:
                 self._current = None

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from typing import Any
 
+import jsonschema
 import llama_cpp as lib
 import numpy as np
 import pytest
@@ -223,12 +224,109 @@ def test_what_a_grammar_makes_likely_leaves_the_joint_distribution_as_it_is(
     for seed in range(runs):
         sampling = SamplingParameters(temperature=4.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
         stream = engine.generate(
-            prompt, sampling, GenerationLimits(max_tokens=3), grammar=grammar, accept="rejection"
+            prompt, sampling, GenerationLimits(max_tokens=20), grammar=grammar, accept="rejection"
         )
         counts[stream.result.tokens[:2]] += 1
         proposed += stream.statistics.proposed
         accepted += stream.statistics.accepted
     assert 0 < accepted < proposed
+    assert p_value(counts, exact, runs) > 1e-3
+
+
+WHOLE = {
+    "type": "object",
+    "properties": {
+        "place": {"type": "string", "minLength": 3},
+        "kinds": {"type": "array", "items": {"enum": ["river", "sea"]}, "minItems": 2},
+        "crew": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+                "required": ["name", "age"],
+            },
+        },
+    },
+    "required": ["place", "kinds", "crew"],
+}
+ACCENTS = (
+    "<|im_start|>user\nWrite JSON with \\u00e9, 日本 and 😀.<|im_end|>\n<|im_start|>assistant\n"
+)
+
+
+@pytest.mark.parametrize(
+    "few", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["few", "all"]
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_the_last_token_leaves_a_whole_text_with_and_without_speculation(
+    open_engine: Any, few: bool, temperature: float
+) -> None:
+    """Every limit from the shortest text on; the same tokens, drawn one by one or in blocks."""
+    grammar = grammar_from_schema(WHOLE)
+    plain, engine = open_engine(draft="none"), open_engine(draft="ngram", k=4)
+    least = engine.constrain(grammar, GREEDY).shortest
+    assert least is not None and least < 24
+    limits = range(least, least + 3) if few else range(least, 60)
+    lengths = set()
+    for limit in limits:
+        sampling = SamplingParameters(temperature, top_k=0, top_p=1.0, min_p=0.0, seed=limit)
+        asked = (ACCENTS, sampling, GenerationLimits(max_tokens=limit))
+        rule = "coupled" if temperature else "auto"
+        one, other = (
+            each.generate(*asked, grammar=grammar, accept=rule).result for each in (plain, engine)
+        )
+        assert one.tokens == other.tokens
+        assert one.complete and other.complete
+        jsonschema.validate(json.loads(one.text), WHOLE)
+        lengths.add(len(one.tokens))
+    assert len(lengths) > 1
+
+
+def test_a_full_context_leaves_a_whole_text_too(open_engine: Any) -> None:
+    engine = open_engine(draft="ngram", context=128)
+    tokens = engine.tokenize(ACCENTS * 4)[:100]
+    grammar = grammar_from_schema({"type": "string", "minLength": 40})
+    result = engine.generate(tokens, GREEDY, GenerationLimits(), grammar=grammar).result
+    assert result.complete and len(json.loads(result.text)) >= 40
+
+
+def test_near_the_limit_p_is_the_softmax_over_what_can_still_end(
+    drafts: dict[str, str], open_engine: Any, plain: Any
+) -> None:
+    """Two tokens: one that leaves an end of one token, and that; the draft knows nothing of it.
+
+    Chi-square over pairs of tokens at a false-alarm rate of 1e-3, fixed seeds.
+    """
+    runs, texts = 300, (b"Yes thanks", b"No thanks", b"Maybe tomorrow or never")
+    engine = open_engine(draft=drafts["damaged"], k=2)
+    pieces = [engine.vocabulary.piece(token) for token in range(plain.size)]
+    known = set(pieces)
+    start = engine.tokenize(PROMPT).tolist()
+
+    def chances(before: list[int]) -> dict[int, float]:
+        text = b"".join(pieces[token] for token in before)
+        rests = [one[len(text) :] for one in texts if one.startswith(text)]
+        ends = {rest for rest in rests if before} or {
+            rest[:size] for rest in rests for size in range(1, len(rest)) if rest[size:] in known
+        }
+        allowed = [token for token, piece in enumerate(pieces) if piece in ends]
+        logits = plain.logits(start + before).astype(np.float64)[allowed] / 4.0
+        weights = np.exp(logits - logits.max())
+        return dict(zip(allowed, (weights / weights.sum()).tolist(), strict=True))
+
+    exact = {
+        (one, two): first * second
+        for one, first in chances([]).items()
+        for two, second in chances([one]).items()
+    }
+    assert len(exact) > 1
+    grammar = grammar_from_regex("|".join(text.decode() for text in texts))
+    counts: Counter[tuple[int, ...]] = Counter()
+    for seed in range(runs):
+        sampling = SamplingParameters(temperature=4.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
+        limits = GenerationLimits(max_tokens=2)
+        stream = engine.generate(PROMPT, sampling, limits, grammar=grammar, accept="rejection")
+        counts[stream.result.tokens] += 1
     assert p_value(counts, exact, runs) > 1e-3
 
 
