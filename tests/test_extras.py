@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -75,6 +76,27 @@ def test_what_is_missing_is_one_line(
         f'pip install "edgespec[{extra}]"\n'
     )
     assert (done.stdout, done.returncode) == ("", 1)
+
+
+@pytest.mark.parametrize("kind", ["tiny", "eagle3", "medusa"])
+def test_a_draft_is_planned_without_pytorch(toy_target: Path, tmp_path: Path, kind: str) -> None:
+    output, work = str(tmp_path / "draft.gguf"), tmp_path / "work"
+    call = ("distill", str(toy_target), "-o", output, "--kind", kind, "--work", str(work))
+    done = command(*call, "--vocabulary", "128", "--threads", "1", "--plan", lacking=["torch"])
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("Plan for 2 h: write ") and lines[1].startswith(
+        "Text still to write"
+    )
+    assert lines[-1] == "PyTorch is not installed: the speed of training is an estimate."
+    assert not work.exists() and "Traceback" not in done.stderr
+    # Where it was measured before, that is used.
+    folder = work / f"{kind}-128"
+    folder.mkdir(parents=True)
+    plan = {"hours": 2.0, "writing_rate": 100.0, "training_rate": 50.0, "tokens": 700, "steps": 9}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    done = command(*call, "--vocabulary", "128", "--plan", lacking=["torch"])
+    assert "write 700 tokens" in done.stdout and "estimate" not in done.stdout
 
 
 @pytest.mark.parametrize("package", OPTIONAL)

@@ -11,7 +11,7 @@ import click
 
 from edgespec.cli.opening import pull_progress
 from edgespec.errors import CancelledError, UsageError
-from edgespec.extras import require_extra
+from edgespec.extras import has_extra, require_extra
 
 __all__ = ["distill"]
 
@@ -79,9 +79,9 @@ def distill(
     with more --hours it continues what a shorter run has made.
     """
     converted = Path(start) if start is not None and start.endswith(".safetensors") else None
-    if converted is None:
+    if converted is None and not only_plan:
         require_extra("distill", "training")
-    elif kind != "medusa":
+    elif converted is not None and kind != "medusa":
         raise UsageError(f"{start} is converted to a draft of another kind: add --kind medusa")
     path = Path(output)
     if path.suffix != ".gguf":
@@ -102,7 +102,7 @@ def distill(
 
         click.echo(convert_heads(converted, found.path, path, vocabulary, folder))
         return
-    from edgespec.distill.make import Request, make_draft
+    from edgespec.distill.plan import Request, estimate_plan
     from edgespec.runtime.processors import default_threads
 
     request = Request(
@@ -119,7 +119,12 @@ def distill(
     )
     with closing(_Report()) as report:
         try:
-            make_draft(request, report, only_plan=only_plan)
+            if not has_extra("distill"):
+                estimate_plan(request, report)
+            else:
+                from edgespec.distill.make import make_draft
+
+                make_draft(request, report, only_plan=only_plan)
         except KeyboardInterrupt:
             raise CancelledError(
                 "interrupted: everything so far is kept, the same command continues from here"

@@ -29,7 +29,16 @@ from edgespec._types import AnyArray, BoolArray, Float32Array, Int64Array
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files import replace_file
 
-__all__ = ["Batch", "Batches", "Conversation", "Corpus", "CorpusFacts", "Written", "known_facts"]
+__all__ = [
+    "Batch",
+    "Batches",
+    "Conversation",
+    "Corpus",
+    "CorpusFacts",
+    "Written",
+    "answer_tokens_in",
+    "known_facts",
+]
 
 _ARRAYS = ("tokens", "hidden", "layers", "top", "normalizer", "index")
 _FACTS = "corpus.json"
@@ -162,6 +171,18 @@ class Corpus:
             place = (len(self._arrays), number, start, stop, prompt, bool(held_out))
             self.conversations.append(Conversation(*place))
         self._arrays.append(arrays)
+
+
+def answer_tokens_in(folder: Path) -> int:
+    """Return the number of tokens of answers in a folder, whatever they are for; 0 for none."""
+    total = 0
+    for path in folder.glob("shard-*/index.npy"):
+        try:
+            _, start, stop, prompt, _ = np.load(path).T
+        except (OSError, ValueError):
+            continue  # writing more says what is wrong with it
+        total += int((stop - start - prompt).sum())
+    return total
 
 
 def _joined(written: Sequence[Written]) -> dict[str, AnyArray]:

@@ -36,6 +36,7 @@ from edgespec.distill.draft import (
     shifted,
 )
 from edgespec.distill.export import TargetWeights
+from edgespec.distill.plan import feature_layers
 from edgespec.gguf.header import GGUFHeader
 
 __all__ = ["Eagle", "EagleShape"]
@@ -128,8 +129,7 @@ class Eagle(Draft):
     @classmethod
     def feature_layers(cls, header: GGUFHeader) -> tuple[int, ...]:
         """Return the layers whose inputs it reads: one low, one in the middle, and the last."""
-        count = header.block_count
-        return (max(1, count // 10), count // 2, count - 1)
+        return feature_layers(cls.kind, header)
 
     def __init__(self, shape: EagleShape, teacher: Teacher, weights: TargetWeights) -> None:
         super().__init__()

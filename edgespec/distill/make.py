@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,76 +24,39 @@ from edgespec.distill.export import (
 from edgespec.distill.finish import Trained, finish, leave
 from edgespec.distill.medusa import Medusa
 from edgespec.distill.plan import (
+    ANSWER,
     BATCH_LENGTH,
     BATCH_ROWS,
+    LENGTH,
+    SEQUENCES,
     Plan,
     Rates,
+    Report,
+    Request,
+    choose_prompts,
+    described,
+    in_words,
     make_plan,
-    measure_training,
-    require_disk,
+    require_memory,
 )
-from edgespec.distill.prompts import FilePrompts, Prompts, SelfPrompts, TaskPrompts
-from edgespec.distill.tasks import read_documents
+from edgespec.distill.prompts import Prompts
 from edgespec.distill.tiny import Tiny
-from edgespec.distill.train import Schedule, State, Trainer
+from edgespec.distill.train import Schedule, State, Trainer, measure_training
 from edgespec.distill.writing import measure_writing, write_corpus
-from edgespec.errors import EdgespecError, InsufficientMemoryError
+from edgespec.errors import EdgespecError
 from edgespec.gguf.header import GGUFHeader, read_header
 from edgespec.registry.cache import sha256_of
-from edgespec.runtime.memory import available_memory, estimate
 from edgespec.runtime.plan import pair
 from edgespec.templates import ChatTemplate
 from edgespec.tuning.exactness import fast_options
 
-__all__ = ["Report", "Request", "make_draft"]
+__all__ = ["make_draft"]
 
 KINDS: dict[str, type[Draft]] = {draft.kind: draft for draft in (Tiny, Eagle, Medusa)}
 
 _PARTS = 4  # writing and training take turns so often
-_SEQUENCES = 64
-_LENGTH = 704  # tokens of a conversation
-_ANSWER = 320
 _EVALUATED, _PROVED = 4, 32  # held-out batches, while training and at the end
 _SAMPLE = 4096  # states that the output matrix is narrowed for
-_TRAINING_BYTES = 1 << 30
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to make, and from what.
-
-    Attributes:
-        target, output: files.
-        kind: "tiny", "eagle3" or "medusa".
-        data: files with the user's prompts; none to make them up.
-        documents: files and folders that tasks are made from.
-        hours: for everything, over all runs.
-        vocabulary: number of tokens of the draft.
-        start: a draft of this kind to continue from, a tiny one with its vocabulary; or None.
-        work: folder for text and checkpoints.
-        threads: for everything.
-    """
-
-    target: Path
-    output: Path
-    kind: str
-    data: tuple[Path, ...]
-    documents: tuple[Path, ...]
-    hours: float
-    vocabulary: int
-    start: Path | None
-    work: Path
-    threads: int
-
-
-class Report(Protocol):
-    """Where progress goes."""
-
-    def line(self, text: str) -> None:
-        """Show a line that stays."""
-
-    def now(self, text: str) -> None:
-        """Show a line that the next one replaces."""
 
 
 def make_draft(request: Request, report: Report, *, only_plan: bool = False) -> None:
@@ -152,7 +112,7 @@ class _Run:
     def write(self, share: float, only_plan: bool) -> Plan | None:
         """Write this share of the text and return the plan; None if only that was asked for."""
         request = self._request
-        self._require_memory()
+        require_memory(self._header, request.target)
         self._report.now("opening the target")
         with ExitStack() as stack:
             opened = fast_options(request.target, request.threads)
@@ -160,7 +120,7 @@ class _Run:
             template = None
             if self._header.chat_template:
                 template = ChatTemplate.from_model(self._header, model.vocabulary)
-            prompts = self._prompts(template, model)
+            prompts = choose_prompts(request, template, model.vocabulary)
             self._needed = _special_tokens(model, template)
             width = model.embedding_length
             facts = CorpusFacts(self._sha256, width, self._layers, prompts.description)
@@ -168,32 +128,27 @@ class _Run:
             # Text that was started with features is continued with them.
             layers = self._corpus.facts.layers
             context = stack.enter_context(
-                ParallelContext(model, _SEQUENCES, _LENGTH, threads=request.threads, layers=layers)
+                ParallelContext(model, SEQUENCES, LENGTH, threads=request.threads, layers=layers)
             )
             self._check_logits(context)
             prompts.remember(self._corpus)
             plan = make_plan(
                 self._folder / "plan.json", request.hours, lambda: self._rates(context, prompts)
             )
-            self._announce(plan, width, len(layers))
+            if not self._announced:
+                self._announced = True
+                have = self._corpus.answer_tokens
+                for line in described(plan, have, request.work, width, len(layers)):
+                    self._report.line(line)
             if only_plan:
                 return None
             goal = int(share * plan.tokens)
-            write_corpus(self._corpus, context, prompts, goal, _ANSWER, self._show_writing)
+            write_corpus(self._corpus, context, prompts, goal, ANSWER, self._show_writing)
         self._report.line(
             f"Text: {self._corpus.answer_tokens:,} tokens of answers in "
             f"{len(self._corpus.conversations):,} conversations."
         )
         return plan
-
-    def _prompts(self, template: ChatTemplate | None, model: Model) -> Prompts:
-        if self._request.data:
-            return FilePrompts(self._request.data, template, model.vocabulary)
-        if template is None:
-            return SelfPrompts(None, model.vocabulary)
-        documents = self._request.documents
-        excerpts = read_documents(documents) if documents else []
-        return TaskPrompts(template, model.vocabulary, excerpts)
 
     def _check_logits(self, context: ParallelContext) -> None:
         token = context.model.vocabulary.bos or 0
@@ -207,7 +162,7 @@ class _Run:
 
     def _rates(self, context: ParallelContext, prompts: Prompts) -> Rates:
         self._report.now("measuring this machine")
-        writing = measure_writing(context, prompts, _ANSWER)
+        writing = measure_writing(context, prompts, ANSWER)
         size = min(self._request.vocabulary, self._header.vocabulary_size)
         stand_in = DraftVocabulary(
             np.arange(size, dtype=np.int32), self._header.vocabulary_size, 1.0
@@ -221,45 +176,8 @@ class _Run:
         teacher = Teacher(self._weights, vocabulary)
         return self._kind.for_target(self._header, self._weights, teacher)
 
-    def _announce(self, plan: Plan, width: int, layers: int) -> None:
-        """Say once what will be done."""
-        if self._announced:
-            return
-        self._announced = True
-        missing = max(0, plan.tokens - self._corpus.answer_tokens)
-        disk = require_disk(self._request.work, missing, width, layers)
-        left = missing / plan.writing_rate
-        self._report.line(
-            f"Plan for {plan.hours:g} h: write {plan.tokens:,} tokens "
-            f"({_minutes(plan.writing_s)} at {plan.writing_rate:.0f} tokens/s), "
-            f"train {plan.steps:,} steps "
-            f"({_minutes(plan.training_s)} at {plan.training_rate:.0f} tokens/s)."
-        )
-        self._report.line(
-            f"Text still to write: {missing:,} tokens, {_minutes(left)}, "
-            f"{disk / 2**20:,.0f} MiB in {self._request.work}."
-        )
-        self._report.line("Ctrl-C stops at any time; the same command continues from there.")
-
     def _show_writing(self, have: int, left: float) -> None:
-        self._report.now(f"writing text: {have:,} tokens, {_minutes(left)} left")
-
-    def _require_memory(self) -> None:
-        needed = estimate(
-            self._header,
-            context=_SEQUENCES * _LENGTH,
-            batch=128,
-            outputs=128,
-            flash_attention=True,
-            repack=True,
-        ).required
-        needed = max(needed, _TRAINING_BYTES)
-        free = available_memory()
-        if needed > free:
-            raise InsufficientMemoryError(
-                f"writing text with {self._request.target.name} takes {needed / 2**30:.1f} GiB of "
-                f"memory, and {free / 2**30:.1f} GiB are free: close other programs"
-            )
+        self._report.now(f"writing text: {have:,} tokens, {in_words(left)} left")
 
     # -- training ---------------------------------------------------------------------------
 
@@ -344,7 +262,7 @@ class _Run:
         self._report.now(
             f"training: step {state.step:,} of {state.steps:,}, loss {state.loss:.3f}, "
             f"KL {state.kl:.3f}{held}, {state.tokens_per_second:,.0f} tokens/s, "
-            f"{_minutes(state.seconds_left)} left"
+            f"{in_words(state.seconds_left)} left"
         )
 
 
@@ -357,10 +275,3 @@ def _special_tokens(model: Model, template: ChatTemplate | None) -> set[int]:
         rendered = template.render([{"role": "user", "content": ""}])
         needed |= {int(t) for t in vocabulary.tokenize(rendered, parse_special=True)}
     return needed
-
-
-def _minutes(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

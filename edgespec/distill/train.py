@@ -12,18 +12,22 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from edgespec.distill.corpus import Batch, Batches
 from edgespec.distill.draft import POSITIONS, Draft, by_position, precision
+from edgespec.distill.plan import BATCH_LENGTH, BATCH_ROWS
 from edgespec.files import replacing
 from edgespec.interrupts import held_interrupts
 
-__all__ = ["Acceptance", "Schedule", "State", "Trainer", "measure_acceptance"]
+__all__ = ["Acceptance", "Schedule", "State", "Trainer", "measure_acceptance", "measure_training"]
 
 _DECAY_SHARE = 0.3
 _WARM_UP_SHARE, _MOST_WARM_UP = 0.05, 200
 _LARGEST_GRADIENT = 1.0
+_TRIES = 3
+_WORTH = 1.1  # bfloat16 has to be faster by this factor
 _AVERAGED = 200  # steps that the average of the weights reaches back
 
 
@@ -244,3 +248,37 @@ def measure_acceptance(draft: Draft, batches: Sequence[Batch]) -> Acceptance:
         by_position([torch.cat([j[i].greedy for j in judged]) for i in positions]),
         by_position([torch.cat([j[i].overlap for j in judged]) for i in positions]),
     )
+
+
+def measure_training(draft: Draft, width: int, layers: int, tokens: int) -> tuple[float, bool]:
+    """Measure training in tokens per second, and whether bfloat16 is faster; change no weights.
+
+    Args:
+        width: of the target's states.
+        layers: number of layers whose inputs come with them.
+        tokens: number of tokens of the target.
+    """
+    random = np.random.default_rng(0)
+    shape = (BATCH_ROWS, BATCH_LENGTH)
+    batch = Batch(
+        random.integers(0, tokens, shape),
+        np.zeros(shape, np.int64),
+        np.tile(np.arange(BATCH_LENGTH), (BATCH_ROWS, 1)),
+        np.ones(shape, np.bool_),
+        random.standard_normal((*shape, width), np.float32),
+        random.standard_normal((*shape, width * layers), np.float32),
+        np.zeros(shape, np.int64),
+        np.zeros(shape, np.float32),
+    )
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(_TRIES):
+        for bfloat16, taken in times.items():
+            started = perf_counter()
+            with precision(bfloat16):
+                losses = draft.losses(batch)
+            losses.total.backward()
+            taken.append(perf_counter() - started)
+    draft.zero_grad(set_to_none=True)
+    took = {bfloat16: float(np.median(taken)) for bfloat16, taken in times.items()}
+    bfloat16 = took[True] * _WORTH < took[False]
+    return BATCH_ROWS * BATCH_LENGTH / took[bfloat16], bfloat16
