@@ -219,3 +219,25 @@ def test_through_a_file():
     assert np.allclose(again.calibration.trials, stopping.calibration.trials, atol=1e-3)
     for hostile in (None, [], "x", {"calibration": 3}, {}):
         again.restore(hostile)
+
+
+def test_a_cost_of_the_whole_block_is_paid_once():
+    """As dear a token at a time: nothing for a short block, and worth it for a long one."""
+    apart, at_once = experienced(0.9, step_s=0.1), experienced(0.9, step_s=0.0)
+    at_once.once_s = 0.3
+    rates = [stopping.rate(allow(), 0) for stopping in (apart, at_once)]
+    assert rates[1] > rates[0] > 0.0
+    assert at_once.begin_s(0) == 0.3 and at_once.token_s == pytest.approx(0.075)
+    assert draft(at_once, allow(), 0.7)[1] > draft(apart, allow(), 0.7)[1]
+    at_once.once_s = 100.0
+    assert at_once.rate(allow(), 0) == 0.0
+    assert draft(at_once, allow(), 0.7) == (0, 0)
+
+
+def test_evaluating_nothing_tells_no_cost_and_a_block_its_own():
+    stopping = DraftStopping(0.0, 0.0, K, once_s=1.0)
+    stopping.timed(0, 5.0)
+    assert stopping.step_s == 0.0
+    for _ in range(200):
+        stopping.timed_once(2.0)
+    assert stopping.once_s == pytest.approx(2.0)
