@@ -345,13 +345,19 @@ def _byte_model(
     return writer
 
 
-def _fillers(writer: gguf.GGUFWriter, seed: int) -> tuple[Callable[..., None], Callable[..., None]]:
+def _fillers(
+    writer: gguf.GGUFWriter, seed: int, *, quantized: bool = False
+) -> tuple[Callable[..., None], Callable[..., None]]:
     """Two ways to add a tensor by name and shape: normal noise, and ones."""
     random = np.random.default_rng(seed)
+    q8 = gguf.GGMLQuantizationType.Q8_0
 
     def noise(name: str, *shape: int, deviation: float | None = None) -> None:
-        values = random.normal(0, deviation or shape[-1] ** -0.5, shape)
-        writer.add_tensor(name, values.astype(np.float32))
+        values = random.normal(0, deviation or shape[-1] ** -0.5, shape).astype(np.float32)
+        if quantized and len(shape) > 1 and not name.endswith("gate_inp.weight"):
+            writer.add_tensor(name, gguf.quants.quantize(values, q8), raw_dtype=q8)
+        else:
+            writer.add_tensor(name, values)
 
     def ones(name: str, *shape: int) -> None:
         writer.add_tensor(name, np.ones(shape, np.float32))
@@ -510,3 +516,131 @@ def write_bert(path: Path, pooling: gguf.PoolingType = gguf.PoolingType.MEAN) ->
         both(block + "ffn_down", WIDTH, INNER)
         norm(block + "layer_output_norm")
     return _finish(writer, path)
+
+
+def write_qwen35(path: Path, layers: int = 4, seed: int = 0, *, further: int = 1) -> Path:
+    """A Qwen3.5: gated delta nets, attention in every second layer, and a layer for MTP behind.
+
+    Its next token depends most on the last one. The layer behind starts from the embedding of the
+    token it reads and adds little to it, so that it is often right.
+    """
+    heads, head_width, inner, state, groups, values = 2, 32, 96, 16, 2, 4
+    whole = layers + further
+    writer = _byte_model(path, "qwen35", context=2048, layers=whole, inner=inner, heads=heads)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(head_width)
+    writer.add_value_length(head_width)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_dimension_count(16)
+    writer.add_rope_dimension_sections([4, 2, 2, 0])
+    writer.add_ssm_conv_kernel(CONVOLUTION)
+    writer.add_ssm_inner_size(values * state)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_time_step_rank(values)
+    writer.add_ssm_group_count(groups)
+    writer.add_uint32("qwen35.full_attention_interval", 2)
+    writer.add_uint32("qwen35.nextn_predict_layers", further)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(TEMPLATE)
+
+    noise, ones = _fillers(writer, seed)
+    tokens = len(SPECIAL) + 256
+    noise("token_embd.weight", tokens, WIDTH, deviation=1.0)
+    noise("output.weight", tokens, WIDTH, deviation=3 * WIDTH**-0.5)
+    ones("output_norm.weight", WIDTH)
+    mixed = 2 * groups * state + values * state
+    for layer in range(whole):
+        block = f"blk.{layer}."
+        ones(block + "attn_norm.weight", WIDTH)
+        ones(block + "post_attention_norm.weight", WIDTH)
+        if layer % 2 == 0 and layer < layers:
+            noise(block + "attn_qkv.weight", mixed, WIDTH)
+            noise(block + "attn_gate.weight", values * state, WIDTH)
+            noise(block + "ssm_conv1d.weight", mixed, CONVOLUTION)
+            noise(block + "ssm_dt.bias", values, deviation=1.0)
+            writer.add_tensor(block + "ssm_a", -np.linspace(0.1, 1, values, dtype=np.float32))
+            noise(block + "ssm_beta.weight", values, WIDTH)
+            noise(block + "ssm_alpha.weight", values, WIDTH)
+            ones(block + "ssm_norm.weight", state)
+            noise(block + "ssm_out.weight", WIDTH, values * state, deviation=0.03)
+        else:
+            for name in ("q", "k"):
+                ones(f"{block}attn_{name}_norm.weight", head_width)
+            noise(block + "attn_q.weight", 2 * heads * head_width, WIDTH)
+            noise(block + "attn_k.weight", head_width, WIDTH)
+            noise(block + "attn_v.weight", head_width, WIDTH)
+            noise(block + "attn_output.weight", WIDTH, heads * head_width, deviation=0.03)
+        noise(block + "ffn_gate.weight", inner, WIDTH)
+        noise(block + "ffn_up.weight", inner, WIDTH)
+        noise(block + "ffn_down.weight", WIDTH, inner, deviation=0.02)
+    for layer in range(layers, whole):
+        _add_further(writer, noise, ones, layer)
+    return _finish(writer, path)
+
+
+def write_glm4moe(
+    path: Path, layers: int = 3, seed: int = 0, *, further: int = 1, quantized: bool = False
+) -> Path:
+    """A GLM-4.5 of experts, the first layer dense, with a layer for MTP as `write_qwen35` has.
+
+    Its matrices are Q8_0 if `quantized`.
+    """
+    heads, inner, experts = 2, 96, 4
+    whole = layers + further
+    writer = _byte_model(path, "glm4moe", context=2048, layers=whole, inner=inner, heads=heads)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(WIDTH // heads)
+    writer.add_value_length(WIDTH // heads)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_dimension_count(16)
+    writer.add_expert_count(experts)
+    writer.add_expert_used_count(2)
+    writer.add_expert_shared_count(1)
+    writer.add_expert_feed_forward_length(inner)
+    writer.add_leading_dense_block_count(1)
+    writer.add_expert_weights_norm(True)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_uint32("glm4moe.nextn_predict_layers", further)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(TEMPLATE)
+
+    noise, ones = _fillers(writer, seed, quantized=quantized)
+    tokens = len(SPECIAL) + 256
+    noise("token_embd.weight", tokens, WIDTH, deviation=1.0)
+    noise("output.weight", tokens, WIDTH, deviation=3 * WIDTH**-0.5)
+    ones("output_norm.weight", WIDTH)
+    for layer in range(whole):
+        block = f"blk.{layer}."
+        ones(block + "attn_norm.weight", WIDTH)
+        ones(block + "post_attention_norm.weight", WIDTH)
+        noise(block + "attn_q.weight", WIDTH, WIDTH)
+        for name in ("k", "v"):
+            noise(f"{block}attn_{name}.weight", WIDTH // heads, WIDTH)
+        noise(block + "attn_output.weight", WIDTH, WIDTH, deviation=0.03)
+        for end in ("",) if layer == 0 else ("_exps", "_shexp"):
+            count = (experts,) if end == "_exps" else ()
+            noise(f"{block}ffn_gate{end}.weight", *count, inner, WIDTH)
+            noise(f"{block}ffn_up{end}.weight", *count, inner, WIDTH)
+            noise(f"{block}ffn_down{end}.weight", *count, WIDTH, inner, deviation=0.02)
+        if layer:
+            noise(block + "ffn_gate_inp.weight", experts, WIDTH)
+            noise(block + "exp_probs_b.bias", experts, deviation=0.1)
+    for layer in range(layers, whole):
+        _add_further(writer, noise, ones, layer)
+    return _finish(writer, path)
+
+
+def _add_further(
+    writer: gguf.GGUFWriter, noise: Callable[..., None], ones: Callable[..., None], layer: int
+) -> None:
+    """Add what makes a layer one that predicts a further token: mostly from the token it reads."""
+    block = f"blk.{layer}.nextn."
+    random = np.random.default_rng(layer)
+    states = random.normal(0, 0.15 * WIDTH**-0.5, (WIDTH, WIDTH))
+    both = np.concatenate((np.eye(WIDTH), states), axis=1)
+    writer.add_tensor(block + "eh_proj.weight", both.astype(np.float32))
+    writer.add_tensor(
+        block + "enorm.weight", (1 + 0.1 * random.normal(size=WIDTH)).astype(np.float32)
+    )
+    noise(block + "hnorm.weight", WIDTH, deviation=1.0)
+    ones(block + "shared_head_norm.weight", WIDTH)

@@ -56,6 +56,9 @@ class ContextOptions:
         kv_type: "f16", "q8_0" (needs flash attention) or "f32".
         checkpoints: for a model with recurrent layers, how many evaluations `truncate` can undo;
             each costs a copy of its state. Ignored for other models.
+        snapshots: for such a model, how many of an evaluation's last tokens llama.cpp itself shall
+            be able to take back, where it can: it keeps a state behind each of them. A copy is
+            then made only where these are too few.
         room: asked before every evaluation how many threads the machine has room for.
     """
 
@@ -68,6 +71,7 @@ class ContextOptions:
     unified: bool = True
     kv_type: str = "f16"
     checkpoints: int = 0
+    snapshots: int = 0
     room: Callable[[], int] | None = None
 
 
@@ -90,7 +94,12 @@ class Context(Closing):
     """
 
     def __init__(
-        self, model: Model, options: ContextOptions, *, other: Context | None = None
+        self,
+        model: Model,
+        options: ContextOptions,
+        *,
+        other: Context | None = None,
+        mtp: bool = False,
     ) -> None:
         _check(options)
         self.model = model
@@ -102,19 +111,23 @@ class Context(Closing):
         device = opened_device() if model.exact_attention and options.flash_attention else None
         if device is not None:
             device.opened_states()  # what others left
-        self._pointer = _open(model, options, self._cancel, other)
-        if device is not None and not model.has_state:
+        self._pointer = _open(model, options, self._cancel, other, mtp)
+        self._recurrent = model.has_state and not mtp  # layers for MTP attend
+        if device is not None and not self._recurrent:
             self._branches = Branches(device, device.opened_states())
         self.on_evaluated: Callable[[int, int], None] | None = None
         self.on_kept: Callable[[int, Int32Array], None] | None = None
         self._keeps_states = self._has_states = False
         self._memory = lib.llama_get_memory(self._pointer)
-        self._recurrent = model.has_state
         self._window = 0 if self._recurrent else model.window
         self._whole = WholeState.of(self._pointer) if self._window else None
         self._checkpoints = Checkpoints(
             self._pointer, options.checkpoints if self._recurrent else 0
         )
+        self._snapshots = int(lib.llama_n_rs_seq(self._pointer)) if self._recurrent else 0
+        self._lowest = 0  # where the snapshots of the last evaluation begin
+        self._taken_back = False  # `length` is less than llama.cpp knows
+        self._stoppable = True
         self.capacity = min(options.length, int(lib.llama_n_ctx_seq(self._pointer)))
         self._threads = options.threads
         self._batch = Batch(max(options.batch, options.outputs))
@@ -165,8 +178,8 @@ class Context(Closing):
         if len(tokens) > (outputs if self._checkpoints.kept else self.options.batch):
             self.prefill(tokens[:-outputs])
             tokens = tokens[-outputs:]
-        if self._checkpoints.kept:
-            self._checkpoints.save(self.length)
+        if not self._snapshots or len(tokens) > self._snapshots + 1:
+            self._save()
         self._decode(tokens, outputs)
         address = ctypes.addressof(lib.llama_get_logits(self.pointer).contents)
         rows = self._rows.get((address, outputs))
@@ -257,7 +270,7 @@ class Context(Closing):
         self.clear()
         return possible
 
-    def _decode(self, tokens: Int32Array, outputs: int) -> None:
+    def _decode(self, tokens: Int32Array, outputs: int, states: Float32Array | None = None) -> None:
         count = len(tokens)
         if self.length + count > self.capacity:
             raise ContextFullError(
@@ -265,7 +278,10 @@ class Context(Closing):
                 "open a longer one (--ctx) or shorten the text"
             )
         self._make_room()
-        pointer, batch = self.pointer, self._batch.fill(tokens, self.length, outputs)
+        self._settle()
+        if self._snapshots:
+            self._guard(count)
+        pointer, batch = self.pointer, self._batch.fill(tokens, self.length, outputs, states)
         if self._keeps_states:
             # llama.cpp then computes the logits of every token, and ends the process if there are
             # more than fit.
@@ -278,6 +294,7 @@ class Context(Closing):
             raise
         if status == 0:
             self.length += count
+            self._lowest = self.length - min(count - 1, self._snapshots)
             if self.on_evaluated is not None:
                 self.on_evaluated(self.length - count, count)
             return
@@ -302,6 +319,38 @@ class Context(Closing):
         memory = ctypes.c_float * (count * self.model.embedding_length)
         states = memory.from_address(ctypes.addressof(found.contents))
         return np.frombuffer(memoryview(states), np.float32).reshape(count, -1)
+
+    def _guard(self, count: int) -> None:
+        """Make an evaluation that cannot be undone safe: the state is lost where it is stopped.
+
+        A short one is not stopped, and before a long one the state is copied.
+
+        Raises:
+            CancelledError: `cancel` was called.
+        """
+        if count >= _LONG:
+            self._save()
+        elif self._cancel.is_set():
+            raise CancelledError("cancelled")
+        if self._stoppable != (count >= _LONG):
+            self._stoppable = count >= _LONG
+            address = self._cancel.callback if self._stoppable else 0
+            callback = ctypes.cast(address, lib.ggml_abort_callback)
+            lib.llama_set_abort_callback(self.pointer, callback, self._cancel.data)
+
+    def _save(self) -> None:
+        """Copy the state, if copies are kept."""
+        if self._checkpoints.kept:
+            self._settle()
+            self._checkpoints.save(self.length)
+
+    def _settle(self) -> None:
+        """Let llama.cpp take back what `truncate` did: it can do so once for each evaluation."""
+        if self._taken_back:
+            self._taken_back = False
+            if not lib.llama_memory_seq_rm(self._memory, 0, self.length, -1):
+                self.length = self._checkpoints.restore(self.length)
+                raise BackendError("llama.cpp could not take back rejected tokens")
 
     def _find_length(self) -> None:
         """Find the length after an evaluation that failed."""
@@ -345,6 +394,8 @@ class Context(Closing):
 
     def native_length(self, sequence: int = 0) -> int:
         """Return the length of a sequence according to llama.cpp."""
+        if self._taken_back and sequence == 0:
+            return self.length
         return int(lib.llama_memory_seq_pos_max(self._memory, sequence)) + 1
 
     def truncate(self, length: int) -> None:
@@ -359,11 +410,15 @@ class Context(Closing):
             return
         if self._window and length < self.lowest:
             self.clear()
-        elif lib.llama_memory_seq_rm(self._memory, 0, length, -1):
+        elif self._snapshots and length >= self._lowest:
+            self.length, self._taken_back = length, True
+            self._checkpoints.forget(length)
+        elif not self._snapshots and lib.llama_memory_seq_rm(self._memory, 0, length, -1):
             self.length = length
             self._checkpoints.forget(length)
         else:
-            self.length = self._checkpoints.restore(length)
+            self._taken_back = False
+            self.length = self._lowest = self._checkpoints.restore(length)
 
     @property
     def lowest(self) -> int:
@@ -384,6 +439,8 @@ class Context(Closing):
         """
         self.clear()
         token = np.full(1, self.model.vocabulary.bos or 0, np.int32)
+        if self._snapshots:
+            return self._can_take_back(token)
         self._decode(np.repeat(token, 3), 0)
         possible = bool(lib.llama_memory_seq_rm(self._memory, 0, 1, -1))
         self.clear()
@@ -397,11 +454,22 @@ class Context(Closing):
             self.clear()
         return possible
 
+    def _can_take_back(self, token: Int32Array) -> bool:
+        """Try the same with a snapshot."""
+        expected = self.evaluate(np.repeat(token, 2), 2)[1].copy()
+        self.truncate(1)
+        possible = self.length == 1 and np.array_equal(
+            self.evaluate(token, 1)[0], expected, equal_nan=True
+        )
+        self.clear()
+        return possible
+
     def clear(self) -> None:
         """Forget everything."""
         lib.llama_memory_clear(self._memory, False)
         self._checkpoints.forget(-1)
-        self.length = 0
+        self.length = self._lowest = 0
+        self._taken_back = False
 
     def copy_sequence(self, source: int, destination: int) -> None:
         """Make `destination` hold what `source` holds; they share the memory."""
@@ -422,6 +490,7 @@ class Context(Closing):
         Raises:
             BackendError: llama.cpp could not copy it.
         """
+        self._settle()
         if self._whole is not None:
             return self._whole.copy()
         state = np.empty(self.state_size(), np.uint8)
@@ -440,7 +509,7 @@ class Context(Closing):
         if lib.llama_state_seq_set_data(self.pointer, byte_pointer(state), len(state), 0) == 0:
             self.clear()
             raise BackendError("a saved cache does not belong to this model, build or context")
-        self.length = self.native_length()
+        self.length = self._lowest = self.native_length()
         if self.on_evaluated is not None:
             self.on_evaluated(0, 0)
 
@@ -471,7 +540,9 @@ def _check(options: ContextOptions) -> None:
         raise UsageError("a q8_0 KV cache needs flash attention")
 
 
-def _open(model: Model, options: ContextOptions, cancel: CancelFlag, other: Context | None) -> Any:
+def _open(
+    model: Model, options: ContextOptions, cancel: CancelFlag, other: Context | None, mtp: bool
+) -> Any:
     claim_process()
     parameters = lib.llama_context_default_params()
     parameters.n_batch = parameters.n_ubatch = max(options.batch, options.outputs)
@@ -486,6 +557,10 @@ def _open(model: Model, options: ContextOptions, cancel: CancelFlag, other: Cont
     # Keep entries that have left a sliding window: a rollback or a new prompt may need them again.
     parameters.swa_full = True
     parameters.no_perf = True
+    if mtp:
+        parameters.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
+    elif model.has_state:
+        parameters.n_rs_seq = options.snapshots
     if other is not None:
         parameters.ctx_other = other.pointer
     parameters.abort_callback = ctypes.cast(cancel.callback, lib.ggml_abort_callback)

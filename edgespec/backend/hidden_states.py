@@ -1,4 +1,4 @@
-"""Hidden states: read where llama.cpp leaves them, and fed to the heads that draft from them.
+"""Hidden states: read where llama.cpp leaves them, and fed to what drafts from them.
 
 Those before a layer, for EAGLE-3 heads, and the last one, for Medusa heads. Reading the former is
 optional. The functions belong to llama.cpp's unstable interface and are exported under
@@ -8,6 +8,7 @@ C++ names; a build that lacks them has `Capabilities.layer_taps` False.
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,7 +20,17 @@ from edgespec.backend.lifetime import FINAL_TAP, LAYER_TAPS, capabilities, lib
 from edgespec.backend.model import Model
 from edgespec.errors import BackendError, ContextFullError, UsageError
 
-__all__ = ["FinalStates", "HeadContext", "LayerTaps", "RecordedInputs", "can_tap"]
+__all__ = [
+    "FinalStates",
+    "HeadContext",
+    "LayerTaps",
+    "MTPContext",
+    "RecordedInputs",
+    "RecordedOutputs",
+    "RecordedStates",
+    "StateContext",
+    "can_tap",
+]
 
 # llama.cpp ends the process if a graph without taps is asked for them, and it cannot be asked
 # first. These are the architectures whose graphs have taps in the pinned version.
@@ -97,37 +108,41 @@ class LayerTaps:
             switch(self._context.pointer, layer, on)
 
 
-class RecordedInputs:
-    """The inputs of some layers for every token that a context evaluates, by position.
+class RecordedStates(ABC):
+    """Hidden states of every token that a context evaluates, by position.
 
     They are copied after each evaluation, so that no evaluation has to be repeated. Rows of tokens
     that were rolled back stay until they are overwritten.
 
     Args:
         context: an open context; everything it evaluates from now on is recorded.
-        layers: as for `LayerTaps`, whose errors it raises.
+        width: numbers for a token.
 
     Attributes:
-        rows: float32 (capacity, layers * embedding_length), each token's inputs side by side.
-        length: all rows before it were recorded, and none after it counts.
+        rows: float32 (capacity, width).
+        first, length: the rows from `first` to before `length` were recorded, and no other counts.
+            What a restored cache holds was evaluated at another time.
     """
 
-    def __init__(self, context: Context, layers: Sequence[int]) -> None:
-        self._taps = LayerTaps(context, layers)
-        self._context, self._layers = context, tuple(layers)
-        width = context.model.embedding_length
+    def __init__(self, context: Context, width: int) -> None:
+        self._context = context
         # The system allocates memory for rows when they are written.
-        self.rows = np.empty((context.capacity, len(layers) * width), np.float32)
-        self.length = 0
+        self.rows = np.empty((context.capacity, width), np.float32)
+        self.first = self.length = 0
         context.on_evaluated, context.on_kept = self._record, self._keep
 
+    @abstractmethod
+    def read(self, rows: Float32Array) -> None:
+        """Copy the states of the tokens of the last evaluation."""
+
     def _record(self, start: int, count: int) -> None:
-        width = self._context.model.embedding_length
-        for index, layer in enumerate(self._layers if count else ()):
-            columns = slice(index * width, (index + 1) * width)
-            self.rows[start : start + count, columns] = self._taps.rows(layer, count)
-        if start <= self.length:
-            self.length = start + count
+        if count == 0:  # another cache was restored
+            self.first = self.length = self._context.length
+            return
+        self.read(self.rows[start : start + count])
+        if not self.first <= start <= self.length:
+            self.first = start
+        self.length = start + count
 
     def _keep(self, base: int, path: Int32Array) -> None:
         """Bring the nodes of a path together; those of a tree were recorded side by side."""
@@ -138,6 +153,30 @@ class RecordedInputs:
     def close(self) -> None:
         """Stop recording."""
         self._context.on_evaluated = self._context.on_kept = None
+
+
+class RecordedInputs(RecordedStates):
+    """The inputs of some layers, for each token side by side.
+
+    Args:
+        context: an open context.
+        layers: as for `LayerTaps`, whose errors it raises.
+    """
+
+    def __init__(self, context: Context, layers: Sequence[int]) -> None:
+        self._taps, self._layers = LayerTaps(context, layers), tuple(layers)
+        super().__init__(context, len(layers) * context.model.embedding_length)
+
+    def read(self, rows: Float32Array) -> None:
+        """Copy the inputs."""
+        width = self._context.model.embedding_length
+        for index, layer in enumerate(self._layers):
+            columns = slice(index * width, (index + 1) * width)
+            rows[:, columns] = self._taps.rows(layer, len(rows))
+
+    def close(self) -> None:
+        """Stop recording."""
+        super().close()
         self._taps.close()
 
 
@@ -181,12 +220,160 @@ class FinalStates:
         self._context.keep_states(False)
 
 
-class HeadContext(Context):
-    """The KV cache of an EAGLE-3 head.
+class MTPStates:
+    """Makes every evaluation of a context keep what its graph gives to MTP layers, for each token.
 
-    The head's entry P combines the token at P + 1 with a state at P: `fuse` of the target's
-    features there or, if the target has not evaluated that token yet, the state that `step`
-    returned for entry P - 1.
+    That is the last layer's result, in most architectures after the model's last norm.
+
+    Args:
+        context: an open context of a model whose header has `mtp`, or one of its MTP layers.
+
+    Attributes:
+        width: numbers for a token.
+
+    Raises:
+        BackendError: this build lacks the functions.
+    """
+
+    def __init__(self, context: Context) -> None:
+        if not capabilities().mtp:
+            raise BackendError("this build of llama.cpp cannot run MTP layers")
+        self._context = context
+        self.width = int(lib.llama_model_n_embd_out(context.model.pointer))
+        switch, _, self._get = (getattr(lib.llama_cpp._lib, name) for name in FINAL_TAP)
+        switch.argtypes, switch.restype = [lib.llama_context_p_ctypes, *2 * [ctypes.c_bool]], None
+        self._get.argtypes = [lib.llama_context_p_ctypes]
+        self._get.restype = ctypes.c_void_p
+        self._switch = switch
+        switch(context.pointer, True, False)  # of all tokens
+
+    def rows(self, count: int) -> Float32Array:
+        """Return those of the `count` tokens of the last evaluation.
+
+        Returns:
+            float32 (count, width), a view that the next evaluation invalidates.
+        """
+        memory = ctypes.c_float * (count * self.width)
+        found = memory.from_address(self._get(self._context.pointer))
+        return np.frombuffer(memoryview(found), np.float32).reshape(count, self.width)
+
+    def close(self) -> None:
+        """Stop keeping them."""
+        self._switch(self._context.pointer, False, False)
+
+
+class RecordedOutputs(RecordedStates):
+    """What MTP layers read of each token.
+
+    Args:
+        context: as for `MTPStates`, whose errors it raises.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._states = MTPStates(context)
+        super().__init__(context, self._states.width)
+
+    def read(self, rows: Float32Array) -> None:
+        """Copy them."""
+        rows[:] = self._states.rows(len(rows))
+
+    def close(self) -> None:
+        """Stop recording."""
+        super().close()
+        self._states.close()
+
+
+class StateContext(Context):
+    """The KV cache of a draft that reads the target's hidden states.
+
+    Entry P combines the token at P + 1 with a state at P: the target's or, if the target has not
+    evaluated that token yet, the one that `step` returned for entry P - 1.
+    """
+
+    @abstractmethod
+    def step(self, tokens: Int32Array, states: Float32Array) -> tuple[Float32Array, Float32Array]:
+        """Append entries.
+
+        Args:
+            tokens: int32 (n,), 1 <= n, of the draft's vocabulary.
+            states: float32 (n, width), contiguous.
+
+        Returns:
+            Logits after the last entry, float32 (n_vocab,), -inf for what is never proposed; and
+            its state, float32 (1, width). Views, valid until the next call.
+
+        Raises:
+            ContextFullError: fewer than n free positions.
+            CancelledError: `cancel` was called; what was evaluated before it stays in the cache.
+            BackendError: llama.cpp failed.
+        """
+
+    @abstractmethod
+    def extend_head_tree(
+        self, base: int, tokens: Int32Array, states: Float32Array, parents: Int32Array
+    ) -> tuple[Float32Array, Float32Array]:
+        """Append entries of a tree that grows level by level; see `Context.extend_tree`.
+
+        Args:
+            base: entries in the cache before the tree.
+            tokens: int32 (n,), n <= `options.outputs`, of the draft's vocabulary.
+            states: float32 (n, width), those that their parents' entries returned.
+            parents: int32 (m + n,), of all entries of the tree so far.
+
+        Returns:
+            Logits after each, float32 (n, n_vocab), and their states, float32 (n, width). Views,
+            valid until the next call.
+
+        Raises: as `step`, and UsageError as `Context.extend_tree`.
+        """
+
+    def skip_to(self, position: int) -> None:
+        """Go on at a position behind the last, with nothing before it."""
+        self.clear()
+        self.length = position
+
+
+class MTPContext(StateContext):
+    """The KV cache of a model's own layers for multi-token prediction, of which the first is used.
+
+    Args:
+        model: opened with `ModelOptions.mtp`; its header has `mtp`.
+        options: `outputs` bounds the width of a tree.
+
+    Attributes:
+        state_width: numbers of a state.
+
+    Raises:
+        BackendError: this build of llama.cpp cannot run MTP layers.
+    """
+
+    def __init__(self, model: Model, options: ContextOptions) -> None:
+        super().__init__(model, options, mtp=True)
+        self._states = MTPStates(self)
+        self.state_width = self._states.width
+
+    def step(self, tokens: Int32Array, states: Float32Array) -> tuple[Float32Array, Float32Array]:
+        """Append entries."""
+        count, most = len(tokens), self.options.batch
+        for start in range(0, count, most):
+            end = min(start + most, count)
+            self._decode(tokens[start:end], int(end == count), states[start:end])
+        logits = np.ctypeslib.as_array(lib.llama_get_logits(self.pointer), (self._n_vocab,))
+        return logits, self._states.rows((count - 1) % most + 1)[-1:]
+
+    def extend_head_tree(
+        self, base: int, tokens: Int32Array, states: Float32Array, parents: Int32Array
+    ) -> tuple[Float32Array, Float32Array]:
+        """Append entries of a tree."""
+        count = len(tokens)
+        with self.tree(base, parents, count, self.options.outputs):
+            self._decode(tokens, count, states)
+        logits = lib.llama_get_logits(self.pointer)
+        return np.ctypeslib.as_array(logits, (count, self._n_vocab)), self._states.rows(count)
+
+
+class HeadContext(StateContext):
+    """The KV cache of an EAGLE-3 head, to which `fuse` gives the target's states.
 
     Args:
         model: a file whose header has `eagle`, checked against the target by `check_pairing`.
@@ -213,7 +400,7 @@ class HeadContext(Context):
         self.alone = options.threads
         super().__init__(model, options, other=target)
         self._batch_ext = lib.llama_batch_ext_init(self.pointer)
-        switch, self._get_state = (getattr(lib.llama_cpp._lib, name) for name in FINAL_TAP)
+        switch, self._get_state = (getattr(lib.llama_cpp._lib, name) for name in FINAL_TAP[:2])
         switch.argtypes = [lib.llama_context_p_ctypes, ctypes.c_bool, ctypes.c_bool]
         switch.restype = None
         self._get_state.argtypes = [lib.llama_context_p_ctypes, ctypes.c_int32]
@@ -248,21 +435,7 @@ class HeadContext(Context):
         return states
 
     def step(self, tokens: Int32Array, states: Float32Array) -> tuple[Float32Array, Float32Array]:
-        """Append entries.
-
-        Args:
-            tokens: int32 (n,), 1 <= n, of the head's vocabulary.
-            states: float32 (n, width).
-
-        Returns:
-            Logits after the last entry, float32 (n_vocab,), -inf for what is never proposed; and
-            its state, float32 (1, width). Views, valid until the next call.
-
-        Raises:
-            ContextFullError: fewer than n free positions.
-            CancelledError: `cancel` was called; what was evaluated before it stays in the cache.
-            BackendError: llama.cpp failed.
-        """
+        """Append entries."""
         count = self._append(tokens, states)
         last = count - 1
         logits = lib.llama_get_logits_ith(self.pointer, last)
@@ -272,20 +445,7 @@ class HeadContext(Context):
     def extend_head_tree(
         self, base: int, tokens: Int32Array, states: Float32Array, parents: Int32Array
     ) -> tuple[Float32Array, Float32Array]:
-        """Append entries of a tree that grows level by level; see `Context.extend_tree`.
-
-        Args:
-            base: entries in the cache before the tree.
-            tokens: int32 (n,), n <= `options.outputs`, of the head's vocabulary.
-            states: float32 (n, width), those that their parents' entries returned.
-            parents: int32 (m + n,), of all entries of the tree so far.
-
-        Returns:
-            Logits after each, float32 (n, n_vocab), and their states, float32 (n, width). Views,
-            valid until the next call.
-
-        Raises: as `step`, and UsageError as `Context.extend_tree`.
-        """
+        """Append entries of a tree."""
         with self.tree(base, parents, len(tokens), self.options.outputs):
             count = self._append(tokens, states)
         logits = lib.llama_get_logits_ith(self.pointer, 0)

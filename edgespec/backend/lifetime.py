@@ -28,7 +28,7 @@ import llama_cpp as lib
 import numpy as np
 from numba import carray, types
 
-from edgespec._types import AnyArray, Int32Array
+from edgespec._types import AnyArray, Float32Array, Int32Array
 from edgespec.errors import BackendError, UsageError
 from edgespec.interrupts import held_interrupts
 from edgespec.sampling.kernel import native_callback
@@ -268,6 +268,7 @@ LAYER_TAPS = (
 FINAL_TAP = (
     "_Z26llama_set_embeddings_nextnP13llama_contextbb",
     "_Z30llama_get_embeddings_nextn_ithP13llama_contexti",
+    "_Z26llama_get_embeddings_nextnP13llama_context",
 )
 _EXTENDED_BATCH = (
     "llama_process",
@@ -308,6 +309,11 @@ class Capabilities:
     final_tap: bool
     extended_batch: bool
     gpu_offload: bool
+
+    @property
+    def mtp(self) -> bool:
+        """Whether MTP layers can be run."""
+        return self.final_tap and hasattr(lib, "LLAMA_CONTEXT_TYPE_MTP")
 
     @property
     def eagle(self) -> bool:
@@ -362,9 +368,17 @@ class Batch:
             logits=_pointer(self._outputs, ctypes.c_int8),
         )
 
-    def fill(self, tokens: Int32Array, start: int, outputs: int) -> Any:
-        """Set a chain of tokens at positions start.., with logits for the last `outputs`."""
+    def fill(
+        self, tokens: Int32Array, start: int, outputs: int, states: Float32Array | None = None
+    ) -> Any:
+        """Set a chain of tokens at positions start.., with logits for the last `outputs`.
+
+        Args:
+            states: float32 (n, width), contiguous, the hidden states that go with them. They are
+                not copied, and have to live until the evaluation.
+        """
         count = len(tokens)
+        self._native.embd = None if states is None else _pointer(states, ctypes.c_float)
         self._native.n_tokens = count
         self._tokens[:count] = tokens
         np.add(self._steps[:count], start, out=self._positions[:count])

@@ -39,6 +39,7 @@ class ModelOptions:
             could crash.
         vocabulary_only: load the tokenizer and no weights.
         embedding: accept models for embeddings too.
+        mtp: load the layers that predict further tokens.
     """
 
     formats: frozenset[str] = frozenset()
@@ -46,6 +47,7 @@ class ModelOptions:
     repack: bool = True
     vocabulary_only: bool = False
     embedding: bool = False
+    mtp: bool = False
 
 
 class Model(Closing):
@@ -211,6 +213,7 @@ def _load(
     parameters.n_gpu_layers = 0
     parameters.use_extra_bufts = options.repack and not capabilities().amx
     parameters.vocab_only = options.vocabulary_only
+    parameters.load_mtp = options.mtp
     parameters.progress_callback = report
     if placement is not None:
         # Packed weights are copies: mapped ones would be in memory twice.

@@ -38,33 +38,39 @@ _TEXTS = (
 )
 
 
-def require_sound(header: GGUFHeader) -> None:
+def require_sound(header: GGUFHeader, *, mtp: bool = False) -> None:
     """Return if the file can be used, or if that is known from an earlier time.
 
     Errors that llama.cpp reports are no matter here: loading it raises them again.
 
+    Args:
+        mtp: try its MTP layers.
+
     Raises:
-        ModelFileError: trying it ended the process, or took too long.
+        ModelFileError: trying it ended the process, or took too long; or its MTP layers failed.
     """
     if not sys.executable or getattr(sys, "frozen", False):
         return  # there is no interpreter to start
-    known = sha256(f"{header.facts_sha256} {llama_cpp.__version__}".encode()).hexdigest()
+    tried = f"{header.facts_sha256} {llama_cpp.__version__}{' mtp' if mtp else ''}"
+    known = sha256(tried.encode()).hexdigest()
     mark = cache_root() / "probed" / known[:32]
     if mark.exists():
         return
     limit = _LEAST_S + header.size_bytes / _BYTES_A_SECOND
-    status, said = _try(header, limit)
+    status, said = _try(header, limit, mtp=mtp)
     if status is None:
         raise ModelFileError(_complaint(header.path, f"was not done in {limit:.0f} seconds", said))
     if status < 0 or status > _FAILED:  # Windows has large ones for what is a signal elsewhere
         raise ModelFileError(_complaint(header.path, f"ended the process ({_name(status)})", said))
+    if status == _FAILED and mtp:
+        raise ModelFileError(f"the MTP layers of {header.path} cannot be used: use another --draft")
     if status == 0:
         with suppress(OSError):
             mark.parent.mkdir(parents=True, exist_ok=True)
             replace_file(mark, b"")
 
 
-def _try(header: GGUFHeader, limit: float) -> tuple[int | None, str]:
+def _try(header: GGUFHeader, limit: float, *, mtp: bool) -> tuple[int | None, str]:
     """Return the child's exit status, None if it took too long, and what it wrote last."""
     environment = {
         **os.environ,
@@ -72,6 +78,7 @@ def _try(header: GGUFHeader, limit: float) -> tuple[int | None, str]:
         "GGML_NO_BACKTRACE": "1",
     }
     command = [sys.executable, "-c", _PROGRAM, str(header.path), str(header.size_bytes)]
+    command += ["mtp"] if mtp else []
     try:
         done = subprocess.run(
             command,
@@ -119,11 +126,11 @@ def _limit_memory(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
-def use(path: str, size: str) -> int:
-    """Load a file and use it a little; return the status to end the process with."""
+def use(path: str, size: str, part: str = "") -> int:
+    """Load a file and use it, or its MTP layers, a little; return the status to end with."""
     _limit_memory(int(size))
     try:
-        _use(Path(path))
+        (_use_mtp if part == "mtp" else _use)(Path(path))
     except (EdgespecError, OSError, MemoryError):
         return _FAILED
     return 0
@@ -153,3 +160,21 @@ def _use(path: Path) -> None:
             context.truncate(len(tokens) - 1)
             context.evaluate(tokens[context.length :], 1)
             context.evaluate(tokens[:1], 1)
+
+
+def _use_mtp(path: Path) -> None:
+    from edgespec.backend.context import Context, ContextOptions
+    from edgespec.backend.hidden_states import MTPContext, RecordedOutputs
+    from edgespec.backend.model import Model, ModelOptions
+
+    options = ContextOptions(_CONTEXT, threads=2, batch=16, outputs=2)
+    with (
+        Model(path, ModelOptions(repack=False, mtp=True)) as model,
+        Context(model, options) as context,
+        MTPContext(model, options) as layers,
+    ):
+        tokens = np.arange(min(3, model.vocabulary.size), dtype=np.int32)
+        recorded = RecordedOutputs(context)
+        context.evaluate(tokens, 1)
+        _, state = layers.step(tokens[1:], recorded.rows[: len(tokens) - 1])
+        layers.step(tokens[:1], state)

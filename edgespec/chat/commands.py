@@ -82,7 +82,7 @@ def file_of(argument: str, command: str) -> Path:
 
 _NO_SYSTEM = "none"
 _NO_FILES = "none"
-_DRAFTS = ("auto", "none", "ngram", "recycle")
+_DRAFTS = ("auto", "none", "ngram", "recycle", "mtp")
 
 
 def _reset(chat: Chat, argument: str) -> None:

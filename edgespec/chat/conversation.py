@@ -258,7 +258,7 @@ def texts_of(session: Session) -> list[str]:
 
 Open = Callable[[str | None, EngineOptions], Engine]
 
-_KINDS = ("auto", "none", "ngram", "recycle")
+_KINDS = ("auto", "none", "ngram", "recycle", "mtp")
 
 
 class Engines(Closing):

@@ -82,6 +82,7 @@ def _facts() -> dict[str, Any]:
         "hidden_states_of_layers": build.layer_taps,
         "hidden_state_before_output": build.final_tap,
         "tokens_with_embeddings": build.extended_batch,
+        "mtp_layers": build.mtp,
         "gpu_backend": build.gpu_offload,
         "models_folder": str(default_cache().folder),
         "kernel_cache": str(cache_folder() or "none: compiled again at every start"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -367,6 +368,7 @@ def _facts_of_header(header: GGUFHeader) -> dict[str, Any]:
         "head_count": header.head_count,
         "head_count_kv": list(header.head_count_kv),
         "sliding_window": header.sliding_window,
+        "mtp": None if header.mtp is None else asdict(header.mtp),
         "vocabulary_size": header.vocabulary_size,
         "tokenizer": {"model": header.tokenizer_model, "pre": header.tokenizer_pre},
         "bos_token_id": header.bos_token_id,
@@ -444,6 +446,14 @@ def _template_lines(template: str | None) -> Iterator[str]:
         yield f"{'':<15} (--template shows all of it)"
 
 
+def _mtp_line(mtp: dict[str, Any]) -> str:
+    """Say whether the layers that predict further tokens can draft."""
+    size = f"{mtp['count']}, {megabytes(mtp['size_bytes'])}"
+    if mtp["unusable"] is not None:
+        return f"{size}; not usable: {mtp['unusable']}"
+    return f"{size}; --draft mtp drafts with the first"
+
+
 def _count(number: int) -> str:
     return f"{number:,}"
 
@@ -459,6 +469,7 @@ _SHOWN = (
     ("quantization", "quantization", str),
     ("context", "context_length", lambda tokens: f"{tokens:,} tokens"),
     ("sliding window", "sliding_window", lambda tokens: f"{tokens:,} tokens"),
+    ("MTP layers", "mtp", lambda mtp: _mtp_line(mtp)),
     ("memory", "memory", lambda need: f"{need['account']}, {need['context']:,} tokens of context"),
     ("vocabulary", "vocabulary_size", lambda tokens: f"{tokens:,} tokens"),
     ("notes", "chat", str),

@@ -64,7 +64,7 @@ def engine_options(function: Function) -> Function:
             "--draft",
             default="auto",
             show_default=True,
-            metavar="auto|none|ngram|recycle|MODEL",
+            metavar="auto|none|ngram|recycle|mtp|MODEL",
             help="What proposes tokens; none decodes plainly.",
         ),
         click.option(

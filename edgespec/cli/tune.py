@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["tune"]
 
-_NO_MODEL = ("auto", "ngram", "none", "recycle")
+_NO_MODEL = ("auto", "mtp", "ngram", "none", "recycle")
 
 _CALM_S, _CALM_LOOKS = 0.4, 6
 

@@ -1,8 +1,9 @@
 """Drafters: whatever proposes tokens cheaply, behind one small protocol.
 
 Read `protocol` first. `prompt_lookup` copies from the text (its index is `automaton`) and from
-`earlier` ones; `recycle` follows what the target found likely before; `model` (EAGLE-3 heads too)
-and `cross_vocabulary` draft with a model, `medusa` with heads that each look one token further;
+`earlier` ones; `recycle` follows what the target found likely before; `model` (EAGLE-3 heads too),
+`mtp` (the target's own layers) and `cross_vocabulary` draft with a model, `medusa` with heads that
+each look one token further;
 `trees` lets them propose trees, which are `growing` as far as they pay; `composed` joins prompt
 lookup with one of them, and adds what a grammar makes likely.
 """
@@ -15,7 +16,8 @@ from edgespec.drafters.automaton import EarlierTexts
 from edgespec.drafters.composed import ComposedDrafter, ForcedTokens
 from edgespec.drafters.cross_vocabulary import CrossVocabularyDrafter, SharedTokens, share_tokens
 from edgespec.drafters.medusa import MedusaDrafter
-from edgespec.drafters.model import EagleDrafter, ModelDrafter, ReducedDrafter
+from edgespec.drafters.model import EagleDrafter, ModelDrafter, ReducedDrafter, StateDrafter
+from edgespec.drafters.mtp import MTPDrafter
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import (
     DETERMINISTIC,
@@ -37,6 +39,7 @@ __all__ = [
     "EarlierTexts",
     "ForcedTokens",
     "Learned",
+    "MTPDrafter",
     "MedusaDrafter",
     "ModelDrafter",
     "NoDrafter",
@@ -45,6 +48,7 @@ __all__ = [
     "RecycleDrafter",
     "ReducedDrafter",
     "SharedTokens",
+    "StateDrafter",
     "share_tokens",
 ]
 

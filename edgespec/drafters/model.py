@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import numpy as np
 
 from edgespec._types import Float32Array, Int32Array
-from edgespec.backend import MOST_NODES, Context, HeadContext, RecordedInputs
+from edgespec.backend import (
+    MOST_NODES,
+    Context,
+    HeadContext,
+    RecordedInputs,
+    RecordedStates,
+    StateContext,
+)
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters.protocol import SteppingDrafter
 from edgespec.drafters.trees import TreeDrafter
 from edgespec.gguf.draft_metadata import ReducedVocabulary
 
-__all__ = ["EagleDrafter", "ModelDrafter", "ReducedDrafter"]
+__all__ = ["EagleDrafter", "ModelDrafter", "ReducedDrafter", "StateDrafter"]
 
 
 class ModelDrafter(TreeDrafter):
@@ -104,67 +113,72 @@ class ReducedDrafter(SteppingDrafter):
         self.context.truncate(length)
 
 
-class EagleDrafter(TreeDrafter):
-    """Drafts with a head that reads three layers of the target (Li et al. 2025, "EAGLE-3").
+class StateDrafter(TreeDrafter):
+    """Drafts from hidden states of the target.
 
     Of the text t its cache has an entry for every token but the last: entry P is made of
     token t[P + 1] and the state at P, and gives q for position P + 2. States come from the
-    target's features where the target has evaluated; behind that, while drafting, from the head's
+    target's features where the target has evaluated; behind that, while drafting, from the draft's
     own previous entry. Such entries are dropped when the block has been judged, and made anew of
     the features that its verification left.
 
-    q has mass on the head's own tokens only; what it lacks comes from the residual.
-
     Args:
-        context: an open context of the head; closed with the drafter, like the recording.
-        features: what the target's context evaluates, recorded from its first token on.
+        context: an open context of the draft; closed with the drafter, like the recording.
+        features: what the target's context evaluates.
+        state_width: numbers of a state of the draft.
         target_vocabulary: number of the target's tokens, the width of q.
-        shared_vocabulary: the first so many tokens mean the same in head and target.
+        shared_vocabulary: the first so many tokens mean the same in draft and target.
         longest: the most tokens one `propose` may be asked for.
         stopping: decides how many are drafted.
+        ids: int32, the tokens that it has logits of; None for the first `shared_vocabulary`.
+
+    Attributes:
+        features: as given.
     """
 
-    name = "eagle"
-    context: HeadContext
+    context: StateContext
 
     def __init__(
         self,
-        context: HeadContext,
-        features: RecordedInputs,
+        context: StateContext,
+        features: RecordedStates,
+        state_width: int,
         target_vocabulary: int,
         shared_vocabulary: int,
         longest: int,
         stopping: DraftStopping,
+        ids: Int32Array | None = None,
     ) -> None:
-        head = context.model.header.eagle
-        assert head is not None
-        ids = None
-        if head.target_ids is not None:
-            ids = head.target_ids[head.target_ids < shared_vocabulary].astype(np.int32)
         super().__init__(context, target_vocabulary, shared_vocabulary, longest, stopping, ids)
-        self._features = features
-        self._settled = 0  # entries made of the target's features
-        width = context.model.embedding_length
-        self._state: Float32Array = np.zeros((1, width), np.float32)
-        self._states: Float32Array = np.zeros((MOST_NODES + 1, width), np.float32)
+        self.features = features
+        self._settled = 0  # where the entries end that are made of the target's features
+        self._state: Float32Array = np.zeros((1, state_width), np.float32)
+        self._states: Float32Array = np.zeros((MOST_NODES + 1, state_width), np.float32)
+
+    @abstractmethod
+    def fuse(self, features: Float32Array) -> Float32Array:
+        """Return the states of tokens that the target has evaluated, float32 (n, state_width)."""
 
     def missing(self, length: int) -> int:
         """Return the entries that its cache lacks, but for the last."""
-        return max(0, length - 2 - self.context.length)
+        return max(0, length - 2 - max(self.context.length, self.features.first))
 
     def usable(self, history: Int32Array, length: int, given: int) -> bool:
         """Refuse another drafter's proposals: the target has no features of them yet."""
         unread = history[self.context.length + 1 : length]
         known = int(unread.max(initial=0)) < self._width
-        return known and given == 0 and 2 <= length <= self._features.length + 1
+        features = self.features
+        return known and given == 0 and features.first + 2 <= length <= features.length + 1
 
     def read(self, history: Int32Array, length: int, drafted: int) -> tuple[int, Float32Array]:
         """Make the entries that the cache lacks."""
+        if self.context.length < self.features.first:
+            self.context.skip_to(self.features.first)
         start = self.context.length
         tokens = history[start + 1 : length]
         states = self._state
         if drafted == 0:
-            states = self.context.fuse(self._features.rows[start : length - 1])
+            states = self.fuse(self.features.rows[start : length - 1])
         logits, self._state = self.context.step(tokens, states)
         if drafted == 0:
             self._settled = self.context.length
@@ -189,6 +203,41 @@ class EagleDrafter(TreeDrafter):
         self.context.truncate(self._settled)
 
     def close(self) -> None:
-        """Stop recording; close the head's context and its model."""
-        self._features.close()
+        """Stop recording; close the draft's context and its model."""
+        self.features.close()
         super().close()
+
+
+class EagleDrafter(StateDrafter):
+    """Drafts with a head that reads three layers of the target (Li et al. 2025, "EAGLE-3").
+
+    q has mass on the head's own tokens only; what it lacks comes from the residual.
+
+    Args: as of `StateDrafter`.
+    """
+
+    name = "eagle"
+    context: HeadContext
+
+    def __init__(
+        self,
+        context: HeadContext,
+        features: RecordedInputs,
+        target_vocabulary: int,
+        shared_vocabulary: int,
+        longest: int,
+        stopping: DraftStopping,
+    ) -> None:
+        head = context.model.header.eagle
+        assert head is not None
+        ids = None
+        if head.target_ids is not None:
+            ids = head.target_ids[head.target_ids < shared_vocabulary].astype(np.int32)
+        width = context.model.embedding_length
+        super().__init__(
+            context, features, width, target_vocabulary, shared_vocabulary, longest, stopping, ids
+        )
+
+    def fuse(self, features: Float32Array) -> Float32Array:
+        """Let the head make one state of three layers' inputs."""
+        return self.context.fuse(features)

@@ -1,4 +1,4 @@
-"""Files that are a draft for one target only: of a reduced vocabulary, EAGLE-3 or Medusa heads.
+"""Drafts in files: of a reduced vocabulary, EAGLE-3 or Medusa heads; a target's own MTP layers.
 
 A draft of a reduced vocabulary is an ordinary GGUF with ``tokenizer.ggml.model = "none"``, its
 number of tokens in ``<architecture>.vocab_size``, and these keys:
@@ -12,7 +12,8 @@ number of tokens in ``<architecture>.vocab_size``, and these keys:
   ``tokenizer.ggml.tokens`` as in a GGUF: for each string its length, as 8 bytes with the lowest
   first, and its bytes.
 
-An EAGLE-3 head is llama.cpp's architecture ``eagle3``.
+An EAGLE-3 head is llama.cpp's architecture ``eagle3``. Layers for multi-token prediction stand
+behind those that a text goes through; ``<architecture>.nextn_predict_layers`` is their number.
 
 Medusa heads are the architecture ``medusa``, which llama.cpp does not know, with the first key
 above and those for its target; ``medusa.embedding_length``, the width of the target's states; and
@@ -45,11 +46,14 @@ from edgespec.gguf.reader import MalformedError, Metadata
 __all__ = [
     "EagleHead",
     "HeldOut",
+    "MTPLayers",
     "MedusaHeads",
     "ReducedVocabulary",
+    "foreign_draft",
     "read_eagle",
     "read_held_out",
     "read_medusa",
+    "read_mtp",
     "read_reduced",
 ]
 
@@ -60,6 +64,33 @@ _MAX_VOCABULARY = 1 << 22
 _MAX_WIDTH = 1 << 20
 _MAX_LAYERS = 512
 _FEATURE_LAYERS = 3
+_ONE_LAYER = frozenset(
+    (
+        "bailingmoe3",
+        "cohere2moe",
+        "deepseek2",
+        "deepseek32",
+        "glm-dsa",
+        "glm4moe",
+        "nemotron_h_moe",
+        "qwen35",
+        "qwen35moe",
+        "qwen3next",
+    )
+)
+"""Architectures of which the pinned llama.cpp runs one MTP layer; it ends the process on two."""
+_MORE_LAYERS = frozenset(("hy_v3", "mimo2", "step35"))
+_FOREIGN_ARCHITECTURES = {
+    "dflash": "a DFlash draft",
+    "gemma4-assistant": "a Gemma 4 assistant",
+}
+_FOREIGN_TENSORS = {
+    "markov_w1": "a DSpark draft",
+    "medusa": "Medusa heads",
+    "hydra": "Hydra heads",
+    "dflash": "a DFlash draft",
+    "dspark": "a DSpark draft",
+}
 _MAX_POSITIONS = 64
 _MAX_HEADS = 16
 _LANES = 8
@@ -130,6 +161,21 @@ class MedusaHeads:
     shared_output: bool
     target_size: int | None
     target_checksum: str | None
+
+
+@dataclass(frozen=True)
+class MTPLayers:
+    """Layers of a target that predict further tokens.
+
+    Attributes:
+        count: how many there are; the first is used.
+        size_bytes: of their tensors.
+        unusable: why they cannot be used, in words; None if they can.
+    """
+
+    count: int
+    size_bytes: int
+    unusable: str | None
 
 
 @dataclass(frozen=True)
@@ -259,6 +305,53 @@ def read_eagle(
         "token_embd.weight" not in by_name,
         borrows_output,
     )
+
+
+def read_mtp(
+    data: Metadata, arch: str, tensors: Sequence[Any], width: int, layers: int
+) -> MTPLayers | None:
+    """Return the facts of a target's MTP layers; None if it has none.
+
+    Raises MalformedError if there is nothing else in the file, or llama.cpp would refuse them.
+    """
+    count = data.integer(f"{arch}.nextn_predict_layers", 0, layers - 1) or 0
+    if count == 0:
+        return None
+    by_name = {str(tensor.name): tensor for tensor in tensors}
+    if not any(name.startswith("blk.0.") for name in by_name):
+        raise MalformedError("it has nothing but the MTP layers of another file")
+    first = layers - count
+    parts = ("eh_proj", "enorm", "hnorm")
+    names = [f"blk.{first}.nextn.{part}.weight" for part in parts]
+    behind = [
+        tensor for name, tensor in by_name.items() if name.startswith(_prefixes(first, layers))
+    ]
+    missing = [name for name in names if name not in by_name]
+    unusable = None
+    if arch not in _ONE_LAYER | _MORE_LAYERS:
+        unusable = f"llama.cpp cannot run those of {arch} models"
+    elif missing:
+        unusable = "their weights are not in the file"
+    elif count > 1 and arch in _ONE_LAYER:
+        unusable = f"llama.cpp can run one of {arch} models, and not {count}"
+    else:
+        _check_shape(by_name, names[0], (2 * width, width))
+        _check_shape(by_name, names[1], (width,))
+        _check_shape(by_name, names[2], (width,))
+    return MTPLayers(count, sum(int(tensor.n_bytes) for tensor in behind), unusable)
+
+
+def _prefixes(first: int, end: int) -> tuple[str, ...]:
+    return tuple(f"blk.{layer}." for layer in range(first, end))
+
+
+def foreign_draft(arch: str, tensors: Sequence[Any]) -> str | None:
+    """Return in words what published draft a file is or holds that edgespec cannot use, if any."""
+    names = [str(tensor.name).lower().split(".")[0] for tensor in tensors]
+    for part, what in _FOREIGN_TENSORS.items():
+        if any(name.startswith(part) for name in names):
+            return what
+    return _FOREIGN_ARCHITECTURES.get(arch)
 
 
 def _target_ids(by_name: dict[str, Any], size: int) -> Int64Array | None:

@@ -31,10 +31,13 @@ from edgespec.gguf.draft_metadata import (
     EagleHead,
     HeldOut,
     MedusaHeads,
+    MTPLayers,
     ReducedVocabulary,
+    foreign_draft,
     read_eagle,
     read_held_out,
     read_medusa,
+    read_mtp,
     read_reduced,
 )
 from edgespec.gguf.reader import (
@@ -79,9 +82,10 @@ class GGUFHeader:
     ``head_count_kv`` has an entry for each layer, 0 if the layer has no attention; ``size_bytes``,
     ``tensor_bytes`` and ``parameter_count`` cover all parts of a split model. ``reduced``,
     ``eagle`` and ``medusa`` are for drafts of one target; a reduced vocabulary has no token texts,
-    and Medusa heads are no model: what they have nothing of is 0 or empty. ``held_out`` is what a
-    draft's file states about its own acceptance, ``unsaid`` what a tokenizer needs and the file
-    lacks, so that llama.cpp guesses it.
+    and Medusa heads are no model: what they have nothing of is 0 or empty. ``state_bytes`` is what
+    state-space layers keep of a text, however long; ``mtp`` are the target's own layers that
+    predict further tokens. ``held_out`` is what a draft's file states about its own acceptance,
+    ``unsaid`` what a tokenizer needs and the file lacks, so that llama.cpp guesses it.
     """
 
     path: Path
@@ -114,6 +118,8 @@ class GGUFHeader:
     _token_block: bytes = field(repr=False)
     _token_types: AnyArray | None = field(repr=False, compare=False)
     tensors: tuple[Tensor, ...] = field(default=(), repr=False)
+    state_bytes: int = 0
+    mtp: MTPLayers | None = field(default=None, repr=False)
     unsaid: tuple[str, ...] = ()
     pooling: str = "none"
     encoder: bool = False
@@ -193,6 +199,7 @@ def _header(
     medusa = read_medusa(data, arch, tensors)
     if medusa is not None:
         return _heads_only(path, data, tensors, medusa)
+    _refuse_foreign(path, arch, tensors)
     reduced = read_reduced(data, arch)
     block, count, kinds = (
         (b"", len(reduced.target_ids), None)
@@ -240,6 +247,8 @@ def _header(
         reduced=reduced,
         eagle=eagle,
         medusa=None,
+        state_bytes=_state_bytes(data, arch, tensors),
+        mtp=read_mtp(data, arch, tensors, width, layers),
         held_out=read_held_out(data),
         unsaid=() if reduced else _unsaid(data),
         pooling=pooling,
@@ -328,6 +337,16 @@ def _architecture(path: Path, data: Metadata, *, embedding: bool) -> tuple[str, 
     return arch, _POOLINGS[number], encoder
 
 
+def _refuse_foreign(path: Path, arch: str, tensors: Sequence[Any]) -> None:
+    """Name a draft of a kind that cannot be used, alone or in its target's file."""
+    found = foreign_draft(arch, tensors)
+    if found is not None:
+        raise ModelFileError(
+            f"{path} holds {found}, which edgespec cannot use: choose a file without, and another "
+            "--draft"
+        )
+
+
 def _vocabulary(path: Path, data: Metadata, *, embeds: bool) -> tuple[bytes, int, AnyArray | None]:
     """Return the token texts as one block, their number, and their types."""
     model = data.text("tokenizer.ggml.model")
@@ -394,6 +413,17 @@ def _heads(data: Metadata, arch: str, layers: int) -> tuple[int, tuple[int, ...]
     if not any(keys) and not recurrent:
         raise MalformedError(f"{key}_kv must be at least 1")
     return max(queries), keys
+
+
+def _state_bytes(data: Metadata, arch: str, tensors: Sequence[Any]) -> int:
+    """Return the bytes of the states of Mamba layers and gated delta nets, which are float32."""
+    inner, state, kernel, groups = (
+        data.integer(f"{arch}.ssm.{name}", 0, _MAX_WIDTH) or 0
+        for name in ("inner_size", "state_size", "conv_kernel", "group_count")
+    )
+    layers = sum(str(tensor.name).endswith(".ssm_conv1d.weight") for tensor in tensors)
+    window = max(0, kernel - 1) * (inner + 2 * groups * state)
+    return 4 * layers * (inner * state + window)
 
 
 def _head_width(data: Metadata, arch: str, width: int, heads: int) -> int:

@@ -14,7 +14,9 @@ from edgespec.backend import (
     FinalStates,
     HeadContext,
     Model,
+    MTPContext,
     RecordedInputs,
+    RecordedOutputs,
     Vocabulary,
     open_heads,
 )
@@ -28,6 +30,7 @@ from edgespec.drafters import (
     EarlierTexts,
     MedusaDrafter,
     ModelDrafter,
+    MTPDrafter,
     NoDrafter,
     PromptLookupDrafter,
     RecycleDrafter,
@@ -50,6 +53,7 @@ from edgespec.tuning.drafting import (
     measure_draft,
     measure_head,
     measure_heads,
+    measure_mtp,
 )
 from edgespec.tuning.exactness import Exactness
 from edgespec.tuning.profile import Profile
@@ -121,8 +125,18 @@ _OTHER_PROMPTS = 0.6
 the default model's first head; 0.40 of 0.48 for the present one (models/README.md). The lower is
 kept, as prompt lookup has its share of the gain already."""
 
+_OF_MTP = (0.8, 0.65, 0.5)
+"""Acceptance that is expected of MTP layers, whose files do not state any. They were trained with
+their model, on what it was trained on; 0.85 to 0.9 was published for the second token
+(DeepSeek-AI 2024, "DeepSeek-V3 Technical Report")."""
+
 AnyModelDrafter = (
-    ModelDrafter | ReducedDrafter | CrossVocabularyDrafter | EagleDrafter | MedusaDrafter
+    ModelDrafter
+    | ReducedDrafter
+    | CrossVocabularyDrafter
+    | EagleDrafter
+    | MedusaDrafter
+    | MTPDrafter
 )
 
 
@@ -142,7 +156,7 @@ def open_drafter(
     pay.
     """
     drafter: Drafter = NoDrafter()
-    if plan.drafter in ("model", "ngram", "recycle"):
+    if plan.drafter in ("model", "mtp", "ngram", "recycle"):
         drafter = ngram = PromptLookupDrafter(target.capacity)
         ngram.trust(profile.ngram)
     if plan.drafter == "recycle":
@@ -150,15 +164,19 @@ def open_drafter(
         drafter = ComposedDrafter(ngram, recycle) if options.k is None else recycle
     if plan.optional and not _pays(plan, exactness, 0.0):  # not even if its steps cost nothing
         plan = Plan(plan.target, plan.header, "ngram")
-    if plan.drafter == "model":
-        model = _open_model_drafter(plan, target, options, profile, progress)
+    if plan.drafter in ("model", "mtp"):
+        model: AnyModelDrafter
+        if plan.drafter == "mtp":
+            model = _open_mtp_drafter(plan, target, options, profile)
+        else:
+            model = _open_model_drafter(plan, target, options, profile, progress)
         if plan.optional and not _pays(plan, exactness, model.stopping.token_s):
             model.close()
             plan = Plan(plan.target, plan.header, "ngram")
         else:
             _let_branch(model, target, options)
             drafter = ComposedDrafter(ngram, model) if options.k is None else model
-    if options.widths and plan.drafter != "model":
+    if options.widths and plan.drafter not in ("model", "mtp"):
         raise UsageError(f"tree {options.tree} needs a draft model: name one with --draft")
     stack.callback(drafter.close)
     return drafter, plan
@@ -191,16 +209,46 @@ def _let_branch(drafter: AnyModelDrafter, target: Context, options: EngineOption
 
 def _pays(plan: Plan, exactness: Exactness, step_s: float) -> bool:
     """Return whether the draft's held-out acceptance is worth its cost at any temperature."""
-    held_out = plan.draft_header.held_out if plan.draft_header else None
-    if held_out is None or exactness.setting is None:
+    expected = _expected(plan)
+    if not expected or exactness.setting is None:
         return False
     costs = exactness.setting.cost_table(exactness.largest_k + 1)
-    speedups = [
-        draft_speedup([_OTHER_PROMPTS * each for each in acceptance], costs, step_s)
-        for acceptance in (held_out.greedy, held_out.sampled)
-    ]
+    speedups = [draft_speedup(acceptance, costs, step_s) for acceptance in expected]
     _log.info("%s is expected to bring %.2f times the speed", plan.drafter_name, max(speedups))
     return max(speedups) >= _WORTH_OPENING
+
+
+def _expected(plan: Plan) -> list[Sequence[float]]:
+    """Return the acceptance that is expected of a draft by position, greedy and sampled."""
+    if plan.drafter == "mtp":
+        return [_OF_MTP]
+    held_out = plan.draft_header.held_out if plan.draft_header else None
+    if held_out is None:
+        return []
+    both = (held_out.greedy, held_out.sampled)
+    return [[_OTHER_PROMPTS * each for each in acceptance] for acceptance in both]
+
+
+def _open_mtp_drafter(
+    plan: Plan, target: Context, options: EngineOptions, profile: Profile
+) -> MTPDrafter:
+    longest = max(1, options.most)
+    learned = profile.draft(plan.target.path)
+    settings = ContextOptions(
+        length=target.capacity,
+        threads=options.threads or learned.get("threads") or options.thread_count,
+        flash_attention=target.model.exact_attention,
+        batch=BATCH,
+        outputs=max(WIDEST, longest),
+        room=spare_processors().look,
+    )
+    with ExitStack() as undo:
+        context = undo.enter_context(MTPContext(target.model, settings))
+        stopping = DraftStopping(*measure_mtp(context), longest)
+        stopping.restore(learned)
+        drafter = MTPDrafter(context, RecordedOutputs(target), longest, stopping)
+        undo.pop_all()
+    return drafter
 
 
 def _open_model_drafter(

@@ -103,7 +103,7 @@ class Engine(Closing):
             plan = make_plan(model, self.options, download or silent)
             # The kernels are needed at the end of a load: they are compiled meanwhile.
             compiler = Thread(
-                target=warm_up, kwargs={"drafting": plan.drafter == "model"}, daemon=True
+                target=warm_up, kwargs={"drafting": plan.drafter in ("model", "mtp")}, daemon=True
             )
             compiler.start()
             self.header = plan.header

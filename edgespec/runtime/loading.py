@@ -33,7 +33,7 @@ from edgespec.errors import BackendError
 from edgespec.gguf.header import read_header
 from edgespec.registry.resolve import ResolvedModel
 from edgespec.runtime.options import MAX_BLOCK, EngineOptions
-from edgespec.runtime.plan import BATCH, Plan
+from edgespec.runtime.plan import BATCH, SNAPSHOTS, Plan
 from edgespec.runtime.processors import spare_processors
 from edgespec.sampling.filters import filtered, make_workspace, truncated
 from edgespec.sampling.kernel import Workspace, cache_folder, release_compiler
@@ -89,7 +89,8 @@ def open_target(
 ) -> tuple[Context, Exactness]:
     """Load the target and open its context, both closed by the stack, in the settings chosen."""
     options = with_best(options, profile)
-    model = stack.enter_context(load_model(plan.target, options, progress))
+    mtp = plan.drafter == "mtp"
+    model = stack.enter_context(load_model(plan.target, options, progress, mtp=mtp))
     if options.flash_attention is None and model.exact_attention:
         options = replace(options, flash_attention=True)  # with speculation and without
     speculative = options.most > 0 and plan.drafter != "none"
@@ -102,6 +103,7 @@ def open_target(
         kv_type=options.kv_type,
         # The last block is all that is ever taken back.
         checkpoints=int(speculative),
+        snapshots=min(options.most, SNAPSHOTS) if speculative else 0,
         room=spare_processors().look,
     )
     exactness = PLAIN
@@ -202,9 +204,13 @@ def make_policy(options: EngineOptions, exactness: Exactness, profile: Profile) 
 
 
 def load_model(
-    found: ResolvedModel, options: EngineOptions, progress: LoadProgress | None
+    found: ResolvedModel,
+    options: EngineOptions,
+    progress: LoadProgress | None,
+    *,
+    mtp: bool = False,
 ) -> Model:
-    """Load a model's weights, and tell how far that is."""
+    """Load a model's weights, with its MTP layers or without, and tell how far that is."""
 
     def report(fraction: float) -> None:
         if progress is not None:
@@ -212,7 +218,7 @@ def load_model(
 
     threads = options.thread_count
     formats = _formats(found.path, options)
-    opened = ModelOptions(formats, threads, repack=options.repack is not False)
+    opened = ModelOptions(formats, threads, repack=options.repack is not False, mtp=mtp)
     return Model(found.path, opened, progress=report)
 
 
@@ -253,8 +259,8 @@ def remember(
     if learned.lookup is not None:
         profile.ngram.update(learned.lookup)
     known = profile.ngram
-    if learned.model is not None and plan.draft is not None:
-        known = profile.draft(plan.draft.path)
+    if learned.model is not None and plan.draft_path is not None:
+        known = profile.draft(plan.draft_path)
         known.update(learned.model)
     if achieved.tokens:
         known["achieved"] = (Achieved.from_json(known.get("achieved")) + achieved).as_json()

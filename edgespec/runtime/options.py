@@ -47,9 +47,10 @@ class EngineOptions:
     """Choices that hold for the life of an engine.
 
     Attributes:
-        draft: "auto", "none", "ngram", "recycle", or a model: a path, a registry name, an hf:
-            reference.
-            "auto" is "ngram", and the registry's draft beside it where it is expected to pay.
+        draft: "auto", "none", "ngram", "recycle", "mtp" (layers of the model's own file), or a
+            model: a path, a registry name, an hf: reference.
+            "auto" is "ngram", and beside it the registry's draft or the file's MTP layers where
+            they are expected to pay.
         k: proposals of a cycle, 0 to `MAX_BLOCK`; None lets every cycle decide from what
             evaluations cost here whether and how much to propose.
         tree: "auto" lets a draft model propose trees that grow while that pays, where the

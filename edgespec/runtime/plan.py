@@ -29,6 +29,7 @@ from edgespec.tuning.drafting import HEAD_BATCH
 
 __all__ = [
     "BATCH",
+    "SNAPSHOTS",
     "Plan",
     "make_plan",
     "pair",
@@ -40,6 +41,9 @@ _log = logging.getLogger("edgespec.runtime")
 BATCH = 256
 """Tokens of a prompt that are evaluated together."""
 
+SNAPSHOTS = 4
+"""Rejected tokens that recurrent layers can take back without a copy; each is a state more."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -47,7 +51,7 @@ class Plan:
 
     Attributes:
         target, header: the target's file and what its header says.
-        drafter: name of the kind: "none", "ngram", "recycle" or "model".
+        drafter: name of the kind: "none", "ngram", "recycle", "mtp" or "model".
         draft, draft_header: the draft's file, for kind "model".
         pairing: why it fits, if its vocabulary is the target's.
         shared: the tokens that both have, if its vocabulary is another one.
@@ -69,6 +73,13 @@ class Plan:
     def drafter_name(self) -> str:
         """What to show for the drafter: its kind, or the draft model's name."""
         return self.draft.name if self.draft else self.drafter
+
+    @property
+    def draft_path(self) -> Path | None:
+        """The file that drafts: a draft's, or the target's own with its MTP layers."""
+        if self.drafter == "mtp":
+            return self.target.path
+        return self.draft.path if self.draft else None
 
     @property
     def notice(self) -> str | None:
@@ -124,6 +135,8 @@ def make_plan(
     _probe(target, header, options)
     if options.draft in ("none", "ngram", "recycle"):
         plan = Plan(target, header, options.draft)
+    elif options.draft == "mtp":
+        plan = _with_mtp(target, header, options)
     elif options.draft == "auto":
         plan = _automatic(target, header, options, download)
     else:
@@ -135,11 +148,13 @@ def make_plan(
 def _automatic(
     target: ResolvedModel, header: GGUFHeader, options: EngineOptions, download: Progress
 ) -> Plan:
-    """Plan prompt lookup, and beside it the draft that the registry has for the target."""
+    """Plan prompt lookup, and beside it the registry's draft for the target or its MTP layers."""
     ngram = Plan(target, header, "ngram")
     known = target.entry.drafts if target.entry else ()
-    if not known or options.k is not None:  # a fixed number of proposals: one drafter
+    if options.k is not None:  # a fixed number of proposals: one drafter
         return ngram
+    if not known:
+        return _automatic_mtp(target, header, options) or ngram
     try:
         # A sibling is not fetched unasked: it may be larger than what it saves.
         here = replace(options, offline=True)
@@ -149,6 +164,46 @@ def _automatic(
         _log.info("%s is left out: %s", known[0], error)
         return ngram
     return replace(plan, optional=True) if plan.drafter == "model" else ngram
+
+
+def _automatic_mtp(
+    target: ResolvedModel, header: GGUFHeader, options: EngineOptions
+) -> Plan | None:
+    """Plan drafting with the target's MTP layers, if that is possible."""
+    if header.mtp is None:
+        return None
+    try:
+        plan = _with_mtp(target, header, options)
+        _require_memory(plan, options)
+    except EdgespecError as error:
+        _log.info("the MTP layers are left out: %s", error)
+        return None
+    return replace(plan, optional=True) if plan.drafter == "mtp" else None
+
+
+def _with_mtp(target: ResolvedModel, header: GGUFHeader, options: EngineOptions) -> Plan:
+    """Plan drafting with the target's MTP layers.
+
+    Raises:
+        PairingError: it has none that can be used.
+        ModelFileError: trying them failed.
+    """
+    if header.mtp is None:
+        raise PairingError(f"{target.name} has no MTP layers: use another --draft")
+    if header.mtp.unusable is not None:
+        raise PairingError(
+            f"the MTP layers of {target.name} cannot be used, {header.mtp.unusable}: use another "
+            "--draft"
+        )
+    if not capabilities().mtp:
+        reason = (
+            "this build of llama.cpp cannot run MTP layers: drafting by prompt lookup; install "
+            "llama-cpp-python 0.3.36 or newer"
+        )
+        return Plan(target, header, "ngram", remark=reason)
+    if options.probe:
+        require_sound(header, mtp=True)
+    return Plan(target, header, "mtp")
 
 
 def _with_draft(
@@ -227,7 +282,9 @@ def _why_no_heads() -> str | None:
 def _require_memory(plan: Plan, options: EngineOptions) -> None:
     length = options.context_for(plan.header.context_length)
 
-    def demand(header: GGUFHeader, outputs: int) -> Callable[[int], MemoryEstimate]:
+    def demand(
+        header: GGUFHeader, outputs: int, *, mtp: bool = False, snapshots: int = 0
+    ) -> Callable[[int], MemoryEstimate]:
         return lambda context: estimate(
             header,
             context=context,
@@ -235,9 +292,14 @@ def _require_memory(plan: Plan, options: EngineOptions) -> None:
             outputs=outputs,
             flash_attention=False,
             repack=options.repack is not False,
+            mtp=mtp,
+            snapshots=snapshots,
         )
 
-    demands = {plan.target.name: demand(plan.header, options.most + 1)}
+    mtp = plan.drafter == "mtp"
+    snapshots = 0 if plan.drafter == "none" else min(options.most, SNAPSHOTS)
+    target = demand(plan.header, options.most + 1, mtp=mtp, snapshots=snapshots)
+    demands = {plan.target.name: target}
     if plan.draft is not None and plan.draft_header is not None:
         demands[f"draft {plan.draft.name}"] = demand(
             plan.draft_header, HEAD_BATCH if plan.draft_header.eagle else 1

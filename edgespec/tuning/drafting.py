@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from edgespec.backend import Context, ContextOptions, HeadContext, Model
+from edgespec.backend import Context, ContextOptions, HeadContext, Model, MTPContext
 from edgespec.gguf.header import read_header
 from edgespec.tuning.exactness import fast_options
 from edgespec.tuning.measure import measuring_text, stand_at
@@ -28,6 +28,7 @@ __all__ = [
     "measure_drafting",
     "measure_head",
     "measure_heads",
+    "measure_mtp",
 ]
 
 HEAD_BATCH = 32
@@ -74,6 +75,13 @@ def measure_heads(heads: StateHeads, threads: int) -> float:
         heads.compute()
         seconds.append(perf_counter() - started)
     return median(seconds[1:])
+
+
+def measure_mtp(context: MTPContext) -> DraftCost:
+    """Measure a model's MTP layer."""
+    tokens = np.zeros(_DEPTH, np.int32)
+    states = np.ones((_DEPTH, context.state_width), np.float32)
+    return _measure_steps(context, lambda count: context.step(tokens[:count], states[:count]))
 
 
 def _draft_reader(context: Context) -> Callable[[int], object]:

@@ -10,7 +10,7 @@ import numpy as np
 from edgespec._types import Float32Array, Int32Array
 from edgespec.backend import Context
 from edgespec.control.controller import DraftBudget
-from edgespec.drafters import Drafter, Learned, ModelDrafter, NoDrafter, Proposal
+from edgespec.drafters import Drafter, Learned, ModelDrafter, NoDrafter, Proposal, StateDrafter
 from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
 from edgespec.sampling.parameters import SamplingParameters
@@ -103,11 +103,14 @@ def check_cache(
     progress("target, scripted proposals")
     runs = [_scripted(target, k, prompt, cycles, decoder_class)]
     found = [_compare("target, scripted proposals", target, runs[0], len(prompt.tokens) - 1)]
-    if isinstance(drafter, ModelDrafter):
+    if isinstance(drafter, ModelDrafter | StateDrafter):
         progress("target and draft")
         runs.append(_drafted(target, drafter, k, prompt, cycles, decoder_class))
         found.append(_compare("target, drafted proposals", target, runs[1], runs[1].start - 1))
-        found.append(_compare_draft(drafter.context, runs[1]))
+        if isinstance(drafter, ModelDrafter):
+            found.append(_compare_draft(drafter.context, runs[1]))
+        else:
+            found.append(_compare_states(drafter, runs[1]))
     return CheckResult(
         "cache",
         all(comparison.holds for comparison in found),
@@ -191,6 +194,31 @@ def _compare_draft(context: Context, run: _Run) -> _Comparison:
     compared = _compare("draft", context, run, run.start)
     allowed = _ROUNDING_FACTOR * compared.rounding
     return compared._replace(holds=compared.logit <= allowed)
+
+
+def _compare_states(drafter: StateDrafter, run: _Run) -> _Comparison:
+    """Compare the same of a draft with an entry for each token but the last."""
+    tokens, context = run.tokens, drafter.context
+    states = drafter.features.rows[: len(tokens) - 1]
+    used = drafter.read(tokens, len(tokens), 0)[1].copy()
+    context.clear()
+    for entry in range(len(states)):
+        logits, _ = context.step(tokens[entry + 1 :][:1], drafter.fuse(states[entry:][:1]))
+    alone = logits[: len(used)].copy()
+    context.clear()
+    together = context.step(tokens[1:], drafter.fuse(states))[0][: len(used)].copy()
+    drafter.rewind(0)
+    known = np.isfinite(alone)
+    rounding = float(np.abs(together - alone)[known].max())
+    difference = float(np.abs(used - alone)[known].max())
+    return _Comparison(
+        "draft",
+        len(tokens),
+        difference,
+        total_variation(softmax(used), softmax(alone)),
+        rounding,
+        difference <= _ROUNDING_FACTOR * rounding,
+    )
 
 
 def _one_at_a_time(context: Context, tokens: Int32Array) -> Float32Array:

@@ -124,7 +124,7 @@ def test_q_after_many_cycles_is_that_of_a_fresh_head(
     assert entries == len(tokens) - 1
 
     head, target = drafter.context, engine.target
-    recorded = drafter._features.rows[:entries].copy()
+    recorded = drafter.features.rows[:entries].copy()
     with Context(target.model, target.options) as fresh:
         inputs = RecordedInputs(fresh, head.model.header.eagle.layers)
         fresh.prefill(prompt[:-1])
