@@ -175,10 +175,11 @@ class Context(Closing):
         """
         if outputs > self.options.outputs:  # llama.cpp ends the process
             raise UsageError(f"{outputs} rows of logits are asked for: {self.options.outputs} fit")
-        if len(tokens) > (outputs if self._checkpoints.kept else self.options.batch):
+        copies = self._checkpoints.kept and not self._snapped(tokens)
+        if len(tokens) > (outputs if copies else self.options.batch):
             self.prefill(tokens[:-outputs])
             tokens = tokens[-outputs:]
-        if not self._snapshots or len(tokens) > self._snapshots + 1:
+        if not self._snapped(tokens):
             self._save()
         self._decode(tokens, outputs)
         address = ctypes.addressof(lib.llama_get_logits(self.pointer).contents)
@@ -319,6 +320,10 @@ class Context(Closing):
         memory = ctypes.c_float * (count * self.model.embedding_length)
         states = memory.from_address(ctypes.addressof(found.contents))
         return np.frombuffer(memoryview(states), np.float32).reshape(count, -1)
+
+    def _snapped(self, tokens: Int32Array) -> bool:
+        """Return whether there will be a snapshot behind each of these tokens."""
+        return 0 < self._snapshots >= len(tokens) - 1
 
     def _guard(self, count: int) -> None:
         """Make an evaluation that cannot be undone safe: the state is lost where it is stopped.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,3 +131,97 @@ def test_a_cancelled_evaluation_leaves_a_state_that_holds(model: Model, tokens: 
         assert context.length == context.native_length() <= 12
         done = context.length
         assert np.array_equal(one_by_one(context, tokens[done:12]), expected[done:])
+
+
+# -- snapshots: states that llama.cpp keeps behind each of an evaluation's last tokens ------------
+
+
+@pytest.fixture(scope="module")
+def gated(built_models: Any, tmp_path_factory: Any) -> Iterator[Model]:
+    path = built_models.write_qwen35(tmp_path_factory.mktemp("gated") / "qwen35.gguf")
+    with Model(path) as model:
+        yield model
+
+
+def with_snapshots(model: Model, checkpoints: int = 1) -> Context:
+    return Context(model, ContextOptions(LENGTH, outputs=17, checkpoints=checkpoints, snapshots=4))
+
+
+def test_snapshots_are_tried(gated: Model, model: Model) -> None:
+    for one in (gated, model):  # the other architecture has none, and copies
+        with with_snapshots(one) as context:
+            assert context.can_truncate()
+            assert context.length == context.native_length() == 0
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3, 4])
+@pytest.mark.parametrize("size", [5, 8])
+def test_rejected_tokens_are_taken_back(
+    gated: Model, tokens: np.ndarray, kept: int, size: int
+) -> None:
+    """Five tokens have a snapshot each; before eight the state is copied."""
+    with with_snapshots(gated) as context:
+        context.prefill(tokens[:40])
+        expected = one_by_one(context, tokens[40:60])
+        context.clear()
+        context.prefill(tokens[:40])
+        position = 40
+        while position + size <= 60:
+            block = tokens[context.length : position + size].copy()
+            kept_end = position + kept + 1
+            block[kept_end - context.length :] += 1
+            context.evaluate(block, min(17, len(block)))
+            context.truncate(kept_end)
+            assert context.length == context.native_length()
+            if size == 5 or size - kept - 1 <= 4:
+                assert context.length == kept_end
+            position = kept_end
+            got = context.evaluate(tokens[context.length : position + 1], 1)[0]
+            assert np.array_equal(got, expected[position - 40])
+            position += 1
+
+
+def test_truncated_twice_is_truncated_once(gated: Model, tokens: np.ndarray) -> None:
+    """What a cycle emitted may turn out to end inside."""
+    with with_snapshots(gated) as context:
+        context.prefill(tokens[:20])
+        expected = one_by_one(context, tokens[20:25])
+        context.clear()
+        context.prefill(tokens[:20])
+        context.evaluate(tokens[20:25], 5)
+        context.truncate(24)
+        context.truncate(22)
+        assert context.length == context.native_length() == 22
+        state = context.save_state()
+        assert np.array_equal(context.evaluate(tokens[22:23], 1)[0], expected[2])
+        context.restore_state(state)
+        assert context.length == context.native_length() == 22
+        assert np.array_equal(context.evaluate(tokens[22:23], 1)[0], expected[2])
+
+
+def test_goes_back_further_than_snapshots_by_a_copy_or_from_nothing(
+    gated: Model, tokens: np.ndarray
+) -> None:
+    with with_snapshots(gated) as context:
+        context.prefill(tokens[:10])
+        context.prefill(tokens[10:60])  # long: the state is copied before
+        context.evaluate(tokens[60:62], 1)
+        context.truncate(30)
+        assert context.length == context.native_length() == 10
+        context.truncate(5)
+        assert context.length == context.native_length() == 0
+
+
+def test_a_short_evaluation_is_not_stopped_halfway(gated: Model, tokens: np.ndarray) -> None:
+    with with_snapshots(gated) as context:
+        context.prefill(tokens[:20])
+        expected = context.evaluate(tokens[20:22], 1).copy()
+        context.truncate(21)
+        context.cancel()
+        with pytest.raises(CancelledError):
+            context.evaluate(tokens[21:22], 1)
+        with pytest.raises(CancelledError):
+            context.prefill(tokens[21:80])
+        context.resume()
+        assert context.length == context.native_length() == 21
+        assert np.array_equal(context.evaluate(tokens[21:22], 1), expected)

@@ -358,3 +358,79 @@ def test_medusa_heads_fit_only_their_target(path, target):
         check_pairing(replace(target(), embedding_length=16), header)
     with pytest.raises(PairingError, match="is a draft itself"):
         check_pairing(header, header)
+
+
+# -- layers for multi-token prediction, and drafts of other kinds ---------------------------------
+
+
+def further(path, *, arch="qwen35", layers=3, count=1, shapes=None, trunk=True, **values):
+    """A file of `layers` layers, the last of which predict further tokens."""
+    first = layers - count
+    usual = {"eh_proj": (WIDTH, 2 * WIDTH), "enorm": (WIDTH,), "hnorm": (WIDTH,)}
+
+    def keys(writer):
+        writer.add_uint32(f"{arch}.nextn_predict_layers", count)
+        if trunk:
+            writer.add_tensor("blk.0.attn_norm.weight", np.ones(WIDTH, np.float32))
+        for name, shape in {**usual, **(shapes or {})}.items():
+            if shape is not None:
+                tensor = np.zeros(shape, np.float32)
+                writer.add_tensor(f"blk.{first}.nextn.{name}.weight", tensor)
+
+    return write_gguf(path, arch=arch, block_count=layers, change=keys, **values)
+
+
+def test_mtp_layers_are_read(path, make_gguf):
+    header = read_header(further(path))
+    assert (header.mtp.count, header.mtp.unusable) == (1, None)
+    assert header.mtp.size_bytes == 4 * (2 * WIDTH * WIDTH + 2 * WIDTH)
+    assert read_header(make_gguf()).mtp is None
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"count": 2}, "llama.cpp can run one of qwen35 models, and not 2"),
+        ({"arch": "llama"}, "llama.cpp cannot run those of llama models"),
+        ({"shapes": {"hnorm": None}}, "their weights are not in the file"),
+    ],
+)
+def test_what_llama_cpp_cannot_run_is_no_reason_to_refuse_the_model(path, options, reason):
+    header = read_header(further(path, **options))
+    assert header.mtp.unusable == reason
+    assert read_header(further(path, arch="step35", count=2)).mtp.unusable is None
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"shapes": {"eh_proj": (WIDTH, WIDTH)}}, "eh_proj.weight is 8 x 8, and should be 16 x 8"),
+        ({"shapes": {"enorm": (4,)}}, "enorm.weight is 4, and should be 8"),
+        ({"trunk": False}, "nothing but the MTP layers of another file"),
+        ({"layers": 1}, "1 of its 1 layers predict further tokens"),
+    ],
+)
+def test_mtp_layers_that_cannot_be(path, options, reason):
+    with pytest.raises(ModelFileError, match=reason) as error:
+        read_header(further(path, **options))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arch", "tensor", "what"),
+    [
+        ("dflash", "fc.weight", "a DFlash draft"),
+        ("dflash", "markov_w1.weight", "a DSpark draft"),
+        ("gemma4-assistant", "blk.0.attn_norm.weight", "a Gemma 4 assistant"),
+        ("llama", "medusa.0.0.linear.weight", "Medusa heads"),
+        ("qwen3", "hydra.0.weight", "Hydra heads"),
+    ],
+)
+def test_drafts_of_other_kinds_are_named(path, arch, tensor, what):
+    def keys(writer):
+        writer.add_tensor(tensor, np.zeros((WIDTH, WIDTH), np.float32))
+
+    write_gguf(path, arch=arch, change=keys)
+    with pytest.raises(ModelFileError, match=f"holds {what}, which edgespec cannot use") as error:
+        read_header(path)
+    assert "\n" not in str(error.value)

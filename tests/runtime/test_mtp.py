@@ -162,13 +162,12 @@ def test_cancelling_leaves_both_caches_in_step(kind: str, opened: Any, plain_loo
     engine = opened(kind, k=3)
     tokens = engine.tokenize(TEXTS[0]).tolist()
     stream = engine.generate(tokens, GREEDY, GenerationLimits(max_tokens=60))
-    for _ in range(10):
-        next(stream)
-    stream.cancel()
-    assert (
-        list(stream.result.tokens)
-        == plain_loops(kind).greedy(tokens, 60)[: len(stream.result.tokens)]
-    )
+    for number, _ in enumerate(stream):
+        if number == 10:
+            stream.cancel()
+    found = list(stream.result.tokens)
+    assert 10 < len(found) < 60
+    assert found == plain_loops(kind).greedy(tokens, 60)[: len(found)]
     assert emitted(engine, TEXTS[0], GREEDY, 40) == plain_loops(kind).greedy(tokens, 40)
 
 
@@ -187,7 +186,7 @@ def test_trees_of_a_quantized_model_change_nothing(
 ) -> None:
     """Both caches take trees where our kernels multiply."""
     path = built_models.write_glm4moe(tmp_path / "q8.gguf", quantized=True)
-    options = {"threads": 1, "kernels": "edgespec", "exact": "bitwise"}
+    options = {"threads": 1, "kernels": "edgespec", "exact": "distribution"}
     with Engine(path, EngineOptions(draft="none", **options)) as engine:
         if not engine.target.branches:
             pytest.skip("edgespec's kernels cannot be used here")
@@ -205,7 +204,7 @@ def test_trees_of_a_quantized_model_change_nothing(
 
 
 def test_a_model_without_them_says_so(default_model: Path) -> None:
-    with pytest.raises(PairingError, match=r"smollm2.* has no MTP layers: use another --draft"):
+    with pytest.raises(PairingError, match=r"SmolLM2.* has no MTP layers: use another --draft"):
         Engine(default_model, EngineOptions(draft="mtp"))
 
 
