@@ -17,6 +17,8 @@ from edgespec.errors import PairingError
 from edgespec.gguf.header import read_header
 from edgespec.runtime import drafting
 from edgespec.runtime.memory import estimate
+from edgespec.verification.cache import check_cache
+from edgespec.verification.checks import Prompt
 from tests.runtime.conftest import PlainLoop
 from tests.runtime.exact import GREEDY, drawn_p_value, emitted, run, unfiltered
 
@@ -250,3 +252,20 @@ def test_memory_counts_them_only_where_they_draft(kind: str, files: dict[str, Pa
     per_token = 2 * sum(header.head_count_kv[-header.mtp.count :]) * 2 * header.key_length
     assert with_them.kv_cache - without.kv_cache == 1024 * per_token
     assert with_them.compute > without.compute + 1024 * 4 * header.embedding_length
+
+
+# -- what `edgespec verify` says of them -----------------------------------------------------
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_verify_compares_the_layers_cache(
+    damaged: bool, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = opened("glm4moe", k=3)
+    if damaged:  # drafted entries stay, and the states of what was rejected with them
+        monkeypatch.setattr(engine.drafter, "commit", lambda history, length: None)
+    prompt = Prompt("one", engine.tokenize(TEXTS[0]))
+    result = check_cache(engine.target, engine.drafter, 3, prompt, 20)
+    assert result.figures["draft_compared"]
+    assert result.holds is not damaged
+    engine.forget()
