@@ -101,7 +101,8 @@ def _status(result: Result, constraint: Constraint | None) -> int:
     }.get(result.finish_reason)
     if cause and not result.complete:
         least = constraint.shortest if constraint else None
-        known = f", whose shortest text has {least}" if least and least > len(result.tokens) else ""
+        least = least if least and least > len(result.tokens) else None
+        known = "" if least is None else f", whose shortest known text has {least}"
         click.echo(f"edgespec: {cause} before it obeyed the grammar{known}", err=True)
         return 1
     by_default = result.finish_reason == "length" and len(result.tokens) == ANSWER_TOKENS

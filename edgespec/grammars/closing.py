@@ -22,7 +22,7 @@ from edgespec.grammars.guidance import Guide, Matcher
 
 __all__ = ["Closer", "End", "longest_detour"]
 
-_BETWEEN = b"}],:\"'0)>nt1"
+_BETWEEN = b"}],:\"'0)>nt1 "
 _INSIDE = b"\"a</\n>}]').;|`\\0-@:,_=*#!?~&%$+^({["
 """What is tried first, in this order: between the parts of a text, and where any text may stand."""
 
@@ -30,7 +30,7 @@ _BLANKS = b" \t\r\n"
 _FREE = 64  # allowed bytes that are more are free text
 
 _INSIDE_ORDER = np.array([*_INSIDE])
-_BETWEEN_ORDER = np.array([*_BETWEEN, *(set(range(256)) - {*_BETWEEN, *_BLANKS}), *_BLANKS])
+_BETWEEN_ORDER = np.array([*_BETWEEN, *(set(range(256)) - {*_BETWEEN, *_BLANKS}), *_BLANKS[1:]])
 
 _STEP, _SAME, _RANK = 0.001, 0.01, 0.2
 """Costs: of a byte, of one that leaves allowed what was allowed, and of each doubling of

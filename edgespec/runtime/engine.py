@@ -202,7 +202,9 @@ class Engine(Closing):
         least = (constraint.shortest if constraint else None) or 0
         if least > (limits.max_tokens or least):
             few = limits.max_tokens
-            _log.warning("max tokens is %d: the grammar's shortest text has %d", few, least)
+            _log.warning(
+                "max tokens is %d: the shortest known text of the grammar has %d", few, least
+            )
         stream = Stream(self, tokens, settings, limits, constraint, reader, progress, k, edit)
         stream.recent = recent
         return stream

@@ -229,7 +229,7 @@ def test_json_that_is_cut_off_is_a_failure(edgespec: Any, tmp_path: Path) -> Non
     done = edgespec(*call, "--max-tokens", "3")
     words = (
         r"edgespec: the answer was cut off at 3 tokens \(--max-tokens\) before it obeyed the "
-        r"grammar, whose shortest text has (\d+)\n"
+        r"grammar, whose shortest known text has (\d+)\n"
     )
     found = re.fullmatch(words, done.stderr.decode())
     assert done.returncode == 1 and found and done.stdout

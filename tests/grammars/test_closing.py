@@ -56,7 +56,14 @@ SCHEMAS = [
         None,
     ),
 ]
-PATTERNS = ["(foo|barbar|quux){3,5}!", "[^a]{2,5}日本", "(a{90})?b", r"<b>[^<]*</b>", r'(0|")*x']
+PATTERNS = [
+    "[a-z]{3,40} is a (cat|dog)",
+    "(foo|barbar|quux){3,5}!",
+    "[^a]{2,5}日本",
+    "(a{90})?b",
+    r"<b>[^<]*</b>",
+    r'(0|")*x',
+]
 
 
 def whole(judge: Any, end: End | None, start: bytes = b"") -> str:
