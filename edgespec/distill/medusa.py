@@ -3,7 +3,7 @@
 Head i reads the state after the token at P and predicts the token at P + 2 + i; the one at P + 1 is
 the target's own (Cai et al. 2024, "Medusa"). A head is a residual block, a projection, and the
 target's output rows, which all heads share: with a trained output matrix of its own each was
-right as often, at three times the size, and without a projection two thirds as often.
+right as often in the same time, at three times the size (models/README.md).
 """
 
 from __future__ import annotations
