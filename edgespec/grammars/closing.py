@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import count
-from math import log2, prod
+from math import inf, log2, prod
+from time import thread_time
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +38,8 @@ _STEP, _SAME, _RANK = 0.001, 0.01, 0.2
 those that were tried before it."""
 
 _TRIES, _TRIES_AT_START, _TRIES_FOR_ANOTHER = 400, 2000, 200
-_SEARCHES = 6  # for one token
+_LONG_S = 1.0  # of this thread, at the start
+_SEARCHES, _TRIES_OF_ONE = 6, 60  # for one token
 _LONGEST = 4096  # bytes
 _LIKELY, _GAP = 64, 10.0
 _MOST = 1 << 20
@@ -91,8 +93,14 @@ class Closer:
         ]
 
     def shortest(self, matcher: Matcher) -> End | None:
-        """Return the shortest end that is found when others are looked for too."""
-        found = self._ends(matcher, _TRIES_AT_START)
+        """Return the shortest end that is found when others are looked for too.
+
+        None if none is found, or the grammar is so large that a token's searches would take long.
+        """
+        latest = thread_time() + _LONG_S
+        found = [*self._ends(matcher, _TRIES_AT_START, latest)]
+        if thread_time() > latest:
+            return None
         return min(found, key=lambda end: len(end.tokens), default=None)
 
     def any(self, matcher: Matcher) -> End | None:
@@ -107,7 +115,7 @@ class Closer:
             end: of the text.
             token: which is allowed.
         """
-        return self._kept(matcher, end, token) or self._found(matcher, token)
+        return self._kept(matcher, end, token) or self._found(matcher, token, _TRIES)
 
     def steer(self, logits: Float32Array, matcher: Matcher, end: End, left: int) -> None:
         """Forbid what would leave no way to an end, where the last token may be near.
@@ -138,17 +146,17 @@ class Closer:
             after = self._kept(matcher, end, token)
             if after is None and searches:
                 searches -= 1
-                after = self._found(matcher, token)
+                after = self._found(matcher, token, _TRIES_OF_ONE)
             if after is not None and len(after.tokens) < left:
                 kept.append(token)
                 if len(kept) == self._most:
                     break
         return kept
 
-    def _found(self, matcher: Matcher, token: int) -> End | None:
+    def _found(self, matcher: Matcher, token: int, tries: int) -> End | None:
         behind = matcher.copy()
         behind.consume([token])
-        return self.any(behind)
+        return next(self._ends(behind, tries), None)
 
     def _kept(self, matcher: Matcher, end: End, token: int) -> End | None:
         """Return what is left of an end, or all of it, if that ends the longer text."""
@@ -179,7 +187,7 @@ class Closer:
         whole = tokens is not None and matcher.ends_with(tokens)
         return End(text, tuple(tokens)) if tokens is not None and whole else None
 
-    def _ends(self, matcher: Matcher, tries: int) -> Iterator[End]:
+    def _ends(self, matcher: Matcher, tries: int, latest: float = inf) -> Iterator[End]:
         """Yield ends, the cheapest first. Of states that allow the same, one is followed."""
         order, seen = count(), set[tuple[int, int]]()
         heap: list[_Open] = []
@@ -190,7 +198,7 @@ class Closer:
                 heappush(heap, (key, -len(text), next(order), cost, text, state, choices, rank))
 
         push(0.0, b"", matcher, [(b"", [])], 0)
-        while heap and tries:
+        while heap and tries and thread_time() < latest:
             tries -= 1
             key, _, _, cost, text, state, choices, rank = heappop(heap)
             push(cost, text, state, choices, rank + 1)

@@ -156,7 +156,7 @@ class GuidedConstraint:
         """Return an end of the text read so far, looking for a lost one now and then."""
         if left >= _ENDLESS:
             self._endings[-1] = None
-        elif self._endings[-1] is None and left & (left - 1) == 0:
+        elif self._endings[-1] is None and self.shortest and left & (left - 1) == 0:
             self._endings[-1] = self._closing.any(self._matcher)
         return self._endings[-1]
 
@@ -312,7 +312,7 @@ class Constraints:
 
     def __init__(self, vocabulary: Vocabulary, rows: int) -> None:
         self._vocabulary, self._rows = vocabulary, rows
-        self._ends: dict[str, End | None] = {}  # the shortest texts of grammars
+        self._ends: dict[str, tuple[End | None]] = {}  # the shortest texts of grammars
 
     def begin(self, grammar: str | PartGrammars, sampling: SamplingParameters) -> Constraint:
         """Return a grammar at its start, for one generation with this sampling.
@@ -328,11 +328,12 @@ class Constraints:
         if not is_lark(grammar):
             return GbnfConstraint(Grammar(self._vocabulary, grammar), sampling, ends)
         matcher, closing = self._guide.start(grammar), Closer(self._guide, grammar, _few(sampling))
-        end = self._ends.get(grammar)
-        if end is None:
-            end = closing.shortest(matcher)
-            if len(self._ends) < _ENDS:
-                self._ends[grammar] = end
+        if (known := self._ends.get(grammar)) is None:
+            known = (closing.shortest(matcher),)
+            if len(self._ends) >= _ENDS:
+                self._ends.clear()
+            self._ends[grammar] = known
+        end = known[0]
         return GuidedConstraint(matcher, ends, self._bits, foresight, closing, end)
 
     @cached_property
