@@ -16,8 +16,13 @@ from edgespec.drafters.automaton import EarlierTexts
 from edgespec.drafters.composed import ComposedDrafter, ForcedTokens
 from edgespec.drafters.cross_vocabulary import CrossVocabularyDrafter, SharedTokens, share_tokens
 from edgespec.drafters.medusa import MedusaDrafter
-from edgespec.drafters.model import EagleDrafter, ModelDrafter, ReducedDrafter, StateDrafter
-from edgespec.drafters.mtp import MTPDrafter
+from edgespec.drafters.model import (
+    EagleDrafter,
+    ModelDrafter,
+    MTPDrafter,
+    ReducedDrafter,
+    StateDrafter,
+)
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import (
     DETERMINISTIC,
