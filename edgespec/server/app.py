@@ -28,7 +28,6 @@ from edgespec.drafters import EarlierTexts
 from edgespec.errors import UsageError
 from edgespec.runtime.embedding import Embedder
 from edgespec.server.description import describe
-from edgespec.server.embedding import EmbeddingAnswer
 from edgespec.server.errors import ApiError, error_response, parse, read_body
 from edgespec.server.generating import Defaults, Job, prepare, render
 from edgespec.server.guard import Access, Admission, Counting, KeyGuard, Metrics, OriginGuard
@@ -43,7 +42,7 @@ from edgespec.server.requests import (
     TokenizeRequest,
     in_items,
 )
-from edgespec.server.streaming import Answer
+from edgespec.server.streaming import Answer, EmbeddingAnswer
 
 if TYPE_CHECKING:
     from edgespec.runtime.engine import Engine
