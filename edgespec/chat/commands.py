@@ -14,6 +14,7 @@ from pathlib import Path
 from edgespec.chat.conversation import Chat
 from edgespec.chat.markdown import chosen_block, code_blocks, split_thought
 from edgespec.chat.reader import Candidate
+from edgespec.chat.screen import statistics_lines
 from edgespec.chat.settings import (
     SETTING_NAMES,
     change_setting,
@@ -21,7 +22,6 @@ from edgespec.chat.settings import (
     setting_lines,
     setting_values,
 )
-from edgespec.chat.status import statistics_lines
 from edgespec.errors import UsageError
 from edgespec.files import write_new_file
 from edgespec.registry.manifest import load_manifest

@@ -14,9 +14,17 @@ from edgespec.chat.archive import Archive
 from edgespec.chat.events import Conversation, Entry
 from edgespec.chat.reader import Attachments, Reader
 from edgespec.chat.recorder import CacheShelf, Recorder, State
-from edgespec.chat.screen import Screen, show_answer
+from edgespec.chat.screen import (
+    Figures,
+    Forecast,
+    Meter,
+    Screen,
+    notices,
+    show_answer,
+    status_line,
+    summary_line,
+)
 from edgespec.chat.settings import Settings, settings_as_json
-from edgespec.chat.status import Figures, Forecast, Meter, notices, status_line, summary_line
 from edgespec.drafters import EarlierTexts
 from edgespec.errors import EdgespecError, InsufficientMemoryError
 from edgespec.registry.manifest import load_manifest

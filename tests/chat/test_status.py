@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 
 from edgespec.chat.conversation import Chat
-from edgespec.chat.status import (
+from edgespec.chat.screen import (
     Figures,
     Forecast,
     Meter,
