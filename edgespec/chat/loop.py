@@ -12,7 +12,7 @@ from edgespec.chat.commands import RUNNING, Command
 from edgespec.chat.conversation import Chat, Engines
 from edgespec.chat.events import Conversation
 from edgespec.chat.reader import Candidate, PipeReader, Reader
-from edgespec.chat.savefile import SavedConversation
+from edgespec.chat.recorder import SavedConversation
 from edgespec.chat.screen import Screen
 from edgespec.chat.settings import Settings
 from edgespec.chat.stored import STORED, load_saved, resume

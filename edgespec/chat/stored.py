@@ -12,7 +12,7 @@ from edgespec.chat.commands import Command, complete_path, file_of
 from edgespec.chat.conversation import Chat, texts_of
 from edgespec.chat.events import ROLES, Conversation, hit_lines, hits, list_lines, matches
 from edgespec.chat.reader import Candidate
-from edgespec.chat.savefile import SavedConversation, exporter, load_conversation, save_conversation
+from edgespec.chat.recorder import SavedConversation, exporter, load_conversation, save_conversation
 from edgespec.chat.settings import Settings, read_settings
 from edgespec.errors import UsageError
 from edgespec.files import write_new_file

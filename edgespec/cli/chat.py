@@ -60,7 +60,7 @@ def chat(context: click.Context, /, **values: Any) -> int:
     """
     require_extra("chat", "a conversation")
     from edgespec.chat.conversation import Engines
-    from edgespec.chat.savefile import load_conversation
+    from edgespec.chat.recorder import load_conversation
     from edgespec.chat.settings import Settings, changed_settings
     from edgespec.speculation.draws import draw_settings
 

@@ -77,7 +77,7 @@ def search(words: tuple[str, ...]) -> None:
 def show(id: str) -> None:
     """Print a conversation as Markdown."""
     from edgespec.chat.characters import printable
-    from edgespec.chat.savefile import as_markdown
+    from edgespec.chat.recorder import as_markdown
 
     click.echo(printable(as_markdown(_load(id))), nl=False)
 
@@ -91,7 +91,7 @@ def export(id: str, file: Path, force: bool) -> None:
 
     The ending of FILE is the format: .json, which `edgespec chat --load` reads, or .md.
     """
-    from edgespec.chat.savefile import exporter
+    from edgespec.chat.recorder import exporter
     from edgespec.files import write_new_file
 
     write = exporter(file)

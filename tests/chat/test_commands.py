@@ -10,7 +10,7 @@ import pytest
 from edgespec.chat.commands import copy_text
 from edgespec.chat.conversation import Chat
 from edgespec.chat.loop import COMMANDS, completions
-from edgespec.chat.savefile import SavedConversation
+from edgespec.chat.recorder import SavedConversation
 from edgespec.chat.settings import SETTING_NAMES
 from edgespec.chat.stored import load_saved
 from edgespec.errors import ContextFullError, UsageError

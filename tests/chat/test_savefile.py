@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.chat.events import Conversation, Entry
-from edgespec.chat.savefile import SavedConversation, exporter, load_conversation, save_conversation
+from edgespec.chat.recorder import SavedConversation, exporter, load_conversation, save_conversation
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.runtime.session import Message
 from edgespec.sampling.parameters import SamplingParameters
