@@ -1,4 +1,4 @@
-"""Keep what is stored of a running conversation in step: its file, and its KV cache."""
+"""Keep what is stored of a conversation: its file and KV cache, and files that the user names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 _FORMAT = "edgespec-chat"
 _VERSION = 1
-_MOST_BYTES = 16 << 20
+_MOST_SAVED_BYTES = 16 << 20
 Exporter = Callable[[Conversation], str]
 
 
@@ -83,7 +83,7 @@ def load_conversation(path: Path) -> SavedConversation:
         UsageError: the file cannot be read, or is not a conversation.
     """
     try:
-        text = read_at_most(path.expanduser(), _MOST_BYTES).decode("utf-8")
+        text = read_at_most(path.expanduser(), _MOST_SAVED_BYTES).decode("utf-8")
         data = json.loads(text, parse_constant=_refuse_constant)
         return _conversation(data)
     except OSError as error:

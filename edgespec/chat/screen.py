@@ -1,4 +1,4 @@
-"""Where a conversation is printed: answers while they are written, and the lines around them."""
+"""Where a conversation is printed: answers while they are written, lines around them, status."""
 
 from __future__ import annotations
 

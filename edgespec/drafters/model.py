@@ -1,4 +1,4 @@
-"""Drafters that are models: small ones of the target's vocabulary, and EAGLE-3 heads."""
+"""Drafters that are models: small ones, EAGLE-3 heads, and the MTP layers of a target's file."""
 
 from __future__ import annotations
 

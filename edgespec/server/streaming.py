@@ -1,4 +1,4 @@
-"""Send an answer to a client: one task writes it, another sends it; it ends if the client leaves.
+"""Send an answer, or vectors: one task works, another sends; it ends if the client leaves.
 
 The writing task holds a place at the engine and never waits for the client; what the client has
 not received yet is kept, at most one answer.
