@@ -12,7 +12,7 @@ from edgespec import Engine, EngineOptions, SamplingParameters
 from edgespec.control.controller import fixed_budget
 from edgespec.control.stopping import make_calibration
 from edgespec.drafters import ContextDrafter
-from edgespec.speculation.draws import draw_settings
+from edgespec.speculation.acceptance import draw_settings
 
 __all__ = ["known_drafts"]
 

@@ -18,7 +18,7 @@ from bench.replay.recorded import Costs, Generation
 from edgespec.control.controller import CycleTiming, DraftBudget, Policy
 from edgespec.control.stopping import DraftStopping
 from edgespec.drafters import Drafter, Proposal
-from edgespec.speculation.draws import DrawSettings
+from edgespec.speculation.acceptance import DrawSettings
 
 __all__ = ["KnownDraft", "Outcome", "ReplayedDraft", "replay"]
 

@@ -22,7 +22,7 @@ from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
 from edgespec.runtime.loading import warm_up
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.speculation.draws import draw_settings
+from edgespec.speculation.acceptance import draw_settings
 from edgespec.templates import ChatTemplate
 
 __all__ = ["PARTS", "Copying", "copy", "measure_k"]

@@ -19,8 +19,7 @@ from edgespec.drafters.protocol import DETERMINISTIC, draft_token
 from edgespec.runtime.loading import warm_up
 from edgespec.sampling.kernel import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.speculation.acceptance import verify_chain
-from edgespec.speculation.draws import draw_settings
+from edgespec.speculation.acceptance import draw_settings, verify_chain
 from edgespec.tuning.drafting import measure_draft
 
 __all__ = ["KERNELS", "Blocks", "Judge", "make_blocks", "measure_vocabulary", "peaked_logits"]

@@ -12,7 +12,7 @@ from edgespec.runtime.options import NO_LIMIT
 from edgespec.runtime.session import Session
 from edgespec.runtime.stream import GenerationLimits
 from edgespec.sampling.parameters import SamplingParameters, read_breakers
-from edgespec.speculation.draws import ACCEPTANCE_RULES, draw_settings
+from edgespec.speculation.acceptance import ACCEPTANCE_RULES, draw_settings
 
 __all__ = [
     "SETTING_NAMES",

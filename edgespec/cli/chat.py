@@ -62,7 +62,7 @@ def chat(context: click.Context, /, **values: Any) -> int:
     from edgespec.chat.conversation import Engines
     from edgespec.chat.recorder import load_conversation
     from edgespec.chat.settings import Settings, changed_settings
-    from edgespec.speculation.draws import draw_settings
+    from edgespec.speculation.acceptance import draw_settings
 
     given = {name for name in values if _is_given(context, name)}
     if "model_option" in given:

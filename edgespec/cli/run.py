@@ -56,7 +56,7 @@ _MOST_BYTES = 16 << 20
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def run(**values: Any) -> int:
     """Answer one prompt: behind MODEL, -p TEXT, -f FILE, or standard input."""
-    from edgespec.speculation.draws import draw_settings, repeatable_rule
+    from edgespec.speculation.acceptance import draw_settings, repeatable_rule
 
     if values["raw"] and values["system"]:
         raise UsageError("--raw takes no --system: put it into the prompt")

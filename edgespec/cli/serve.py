@@ -114,7 +114,7 @@ def serve(**values: Any) -> int:
     from edgespec.server.generating import Defaults
     from edgespec.server.guard import Access
     from edgespec.server.running import Server, open_socket
-    from edgespec.speculation.draws import draw_settings
+    from edgespec.speculation.acceptance import draw_settings
 
     options = make_engine_options(values)
     seed = values["seed"]

@@ -21,7 +21,7 @@ from edgespec.errors import NumericalError
 from edgespec.interrupts import held_interrupts
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.speculation.draws import DrawSettings, draw_settings
+from edgespec.speculation.acceptance import DrawSettings, draw_settings
 
 __all__ = ["TEMPERATURES", "Writer", "measure_writing", "write_corpus"]
 

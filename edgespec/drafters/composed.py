@@ -15,7 +15,7 @@ from edgespec.control.controller import DraftBudget, best_length
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import Drafter, Learned, Proposal
 from edgespec.grammars import Likely
-from edgespec.speculation.draws import DrawSettings
+from edgespec.speculation.acceptance import DrawSettings
 
 __all__ = ["ComposedDrafter", "ForcedTokens", "Guiding", "RatedDrafter"]
 

@@ -22,7 +22,7 @@ from edgespec.drafters.protocol import DETERMINISTIC, ContextDrafter, Proposal, 
 from edgespec.errors import PairingError
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import is_greedy
-from edgespec.speculation.draws import DrawSettings
+from edgespec.speculation.acceptance import DrawSettings
 
 __all__ = ["CrossVocabularyDrafter", "RetokenizedText", "SharedTokens", "share_tokens"]
 

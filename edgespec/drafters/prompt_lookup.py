@@ -31,7 +31,7 @@ from edgespec.drafters.automaton import (
 )
 from edgespec.drafters.protocol import Learned, Proposal
 from edgespec.sampling.kernel import kernel
-from edgespec.speculation.draws import DrawSettings
+from edgespec.speculation.acceptance import DrawSettings
 
 __all__ = ["PromptLookupDrafter"]
 

@@ -17,7 +17,7 @@ from edgespec.errors import NumericalError
 from edgespec.sampling.filters import Workspace, distribution, make_workspace
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import is_greedy
-from edgespec.speculation.draws import DrawSettings, current_mu, draw_proposal
+from edgespec.speculation.acceptance import DrawSettings, current_mu, draw_proposal
 from edgespec.speculation.trees import DraftTree
 
 __all__ = [

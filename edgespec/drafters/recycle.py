@@ -17,7 +17,7 @@ from edgespec.control.controller import DraftBudget, best_length
 from edgespec.drafters.protocol import Learned, Proposal
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.softmax import best_two
-from edgespec.speculation.draws import DrawSettings
+from edgespec.speculation.acceptance import DrawSettings
 
 __all__ = ["RecycleDrafter"]
 

@@ -27,7 +27,7 @@ from edgespec.drafters.growing import (
 from edgespec.drafters.protocol import Proposal, SteppingDrafter
 from edgespec.sampling.filters import distribution
 from edgespec.sampling.parameters import is_greedy
-from edgespec.speculation.draws import ACCEPT_COUPLED, ACCEPT_REJECTION, current_mu
+from edgespec.speculation.acceptance import ACCEPT_COUPLED, ACCEPT_REJECTION, current_mu
 from edgespec.speculation.trees import ONE_HOT, DraftTree, draw_sibling
 
 __all__ = ["GROWN", "TreeDrafter"]

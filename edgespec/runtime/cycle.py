@@ -25,7 +25,7 @@ from edgespec.drafters import Drafter
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.sampling.parameters import is_greedy
 from edgespec.sampling.softmax import log_normalizer
-from edgespec.speculation.draws import (
+from edgespec.speculation.acceptance import (
     ACCEPT_COUPLED,
     ACCEPT_REJECTION,
     ACCEPT_TYPICAL,

@@ -31,8 +31,12 @@ from edgespec.runtime.cycle import (
 )
 from edgespec.runtime.prefix_cache import PrefixCache
 from edgespec.sampling.filters import make_workspace
-from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED, verify_chain
-from edgespec.speculation.draws import DrawSettings
+from edgespec.speculation.acceptance import (
+    BROKEN_LOGITS,
+    NOTHING_ALLOWED,
+    DrawSettings,
+    verify_chain,
+)
 from edgespec.speculation.trees import verify_tree
 
 _log = logging.getLogger("edgespec.decoder")

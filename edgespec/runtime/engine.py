@@ -42,7 +42,7 @@ from edgespec.runtime.stream import GenerationLimits, Stream
 from edgespec.sampling.kernel import release_compiler
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.penalties import breaker_table
-from edgespec.speculation.draws import draw_settings, is_lossy
+from edgespec.speculation.acceptance import draw_settings, is_lossy
 from edgespec.templates import ChatTemplate, check_names, control_texts
 from edgespec.tuning.exactness import Exactness, remember_choice
 from edgespec.tuning.profile import load_profile

@@ -40,8 +40,7 @@ from edgespec.sampling.kernel import Workspace, cache_folder, release_compiler
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.penalties import allowed_set, apply_bias, apply_dry, apply_penalties
 from edgespec.sampling.selection import PURPOSE_TARGET
-from edgespec.speculation.acceptance import verify_chain
-from edgespec.speculation.draws import DrawSettings, choose, draw_settings
+from edgespec.speculation.acceptance import DrawSettings, choose, draw_settings, verify_chain
 from edgespec.tuning.exactness import (
     ENOUGH_PROVED,
     PLAIN,

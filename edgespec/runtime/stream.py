@@ -25,7 +25,7 @@ from edgespec.runtime.cycle import (
     TokenLogprobs,
 )
 from edgespec.runtime.decoder import Edit, PrefillProgress
-from edgespec.speculation.draws import DrawSettings
+from edgespec.speculation.acceptance import DrawSettings
 
 __all__ = [
     "FinishReason",

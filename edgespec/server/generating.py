@@ -36,7 +36,7 @@ from edgespec.server.requests import (
     SchemaFormat,
     TemplateRequest,
 )
-from edgespec.speculation.draws import repeatable_rule
+from edgespec.speculation.acceptance import repeatable_rule
 
 if TYPE_CHECKING:
     from edgespec.drafters import EarlierTexts

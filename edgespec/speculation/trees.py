@@ -19,8 +19,15 @@ from edgespec._types import Float32Array, Int32Array
 from edgespec.sampling.filters import Workspace, distribution
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.selection import PURPOSE_ACCEPT, PURPOSE_DRAFT, PURPOSE_TARGET, uniform
-from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED, typical_threshold
-from edgespec.speculation.draws import ACCEPT_REJECTION, ACCEPT_TYPICAL, DrawSettings, choose
+from edgespec.speculation.acceptance import (
+    ACCEPT_REJECTION,
+    ACCEPT_TYPICAL,
+    BROKEN_LOGITS,
+    NOTHING_ALLOWED,
+    DrawSettings,
+    choose,
+    typical_threshold,
+)
 
 __all__ = ["ONE_HOT", "DraftTree", "draw_sibling", "verify_tree"]
 

@@ -14,7 +14,7 @@ from edgespec.drafters import Drafter, Learned, ModelDrafter, NoDrafter, Proposa
 from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.speculation.draws import DrawSettings, draw_settings
+from edgespec.speculation.acceptance import DrawSettings, draw_settings
 from edgespec.verification.checks import (
     CheckResult,
     Progress,

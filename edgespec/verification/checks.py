@@ -21,7 +21,7 @@ from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
 from edgespec.runtime.engine import Engine
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.speculation.draws import DrawSettings
+from edgespec.speculation.acceptance import DrawSettings
 
 __all__ = [
     "CheckResult",

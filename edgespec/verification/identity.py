@@ -14,7 +14,7 @@ from edgespec.drafters import Drafter, NoDrafter
 from edgespec.runtime.cycle import Statistics
 from edgespec.runtime.decoder import Decoder
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.speculation.draws import draw_settings
+from edgespec.speculation.acceptance import draw_settings
 from edgespec.tuning.measure import Difference, compare, stand_at
 from edgespec.verification.checks import (
     CheckResult,

@@ -17,8 +17,7 @@ from edgespec.errors import NumericalError
 from edgespec.sampling.filters import Workspace, make_workspace
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.speculation.acceptance import verify_chain
-from edgespec.speculation.draws import DrawSettings, draw_proposal, draw_settings
+from edgespec.speculation.acceptance import DrawSettings, draw_proposal, draw_settings, verify_chain
 from edgespec.verification.checks import (
     CheckResult,
     GTest,

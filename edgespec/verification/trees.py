@@ -15,8 +15,12 @@ from edgespec.drafters import ComposedDrafter, Drafter
 from edgespec.drafters.trees import GROWN, TreeDrafter
 from edgespec.sampling.filters import Workspace
 from edgespec.sampling.kernel import kernel
-from edgespec.speculation.acceptance import TYPICAL_DELTA, TYPICAL_EPSILON
-from edgespec.speculation.draws import ACCEPT_TYPICAL, DrawSettings
+from edgespec.speculation.acceptance import (
+    ACCEPT_TYPICAL,
+    TYPICAL_DELTA,
+    TYPICAL_EPSILON,
+    DrawSettings,
+)
 from edgespec.speculation.trees import ONE_HOT, DraftTree, draw_sibling, verify_tree
 from edgespec.verification.checks import (
     CheckResult,

@@ -25,7 +25,7 @@ from edgespec.control.stopping import DraftStopping
 from edgespec.drafters.composed import ComposedDrafter
 from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.drafters.protocol import Drafter, NoDrafter, Proposal
-from edgespec.speculation.draws import DrawSettings
+from edgespec.speculation.acceptance import DrawSettings
 
 K = 15
 """The most proposals of a cycle."""

@@ -14,8 +14,12 @@ from scipy import stats
 
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.parameters import SamplingParameters
-from edgespec.speculation.acceptance import verify_chain
-from edgespec.speculation.draws import ACCEPT_REJECTION, draw_proposal, draw_settings
+from edgespec.speculation.acceptance import (
+    ACCEPT_REJECTION,
+    draw_proposal,
+    draw_settings,
+    verify_chain,
+)
 
 P = np.array([0.40, 0.30, 0.15, 0.10, 0.05])
 # Two prefixes, as it were: a draft that is sure, and one that is not.

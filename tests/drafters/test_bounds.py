@@ -18,8 +18,8 @@ from edgespec.drafters.prompt_lookup import PromptLookupDrafter
 from edgespec.sampling.filters import distribution, make_workspace
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import verify_chain
-from edgespec.speculation.draws import draw_proposal
-from edgespec.speculation.draws import DrawSettings
+from edgespec.speculation.acceptance import draw_proposal
+from edgespec.speculation.acceptance import DrawSettings
 from edgespec.control.controller import AdaptivePolicy, CycleTiming
 from edgespec.control.costs import make_cost_table
 

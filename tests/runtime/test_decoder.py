@@ -16,7 +16,7 @@ from edgespec.drafters import ModelDrafter, NoDrafter, PromptLookupDrafter
 from edgespec.errors import ContextFullError, NumericalError, UsageError
 from edgespec.runtime.cycle import Origin, Statistics
 from edgespec.runtime.decoder import Decoder
-from edgespec.speculation.draws import draw_settings
+from edgespec.speculation.acceptance import draw_settings
 
 OPTIONS = ContextOptions(length=512, threads=2)
 TEXT = "<|im_start|>user\nSay one two three one two three.<|im_end|>\n<|im_start|>assistant\n"

@@ -17,7 +17,7 @@ from edgespec.drafters import ComposedDrafter, EagleDrafter, PromptLookupDrafter
 from edgespec.errors import PairingError
 from edgespec.runtime import drafting, plan
 from edgespec.runtime.cycle import Statistics
-from edgespec.speculation.draws import draw_settings
+from edgespec.speculation.acceptance import draw_settings
 from edgespec.tuning.drafting import DraftCost
 from tests.runtime.exact import GREEDY, emitted, run, unfiltered
 

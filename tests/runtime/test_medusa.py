@@ -17,7 +17,7 @@ from edgespec.drafters import ComposedDrafter, MedusaDrafter
 from edgespec.drafters.trees import GROWN
 from edgespec.errors import NumericalError, PairingError, UsageError
 from edgespec.runtime.cycle import Statistics
-from edgespec.speculation.draws import draw_settings
+from edgespec.speculation.acceptance import draw_settings
 from tests.runtime.exact import GREEDY, emitted, joint, p_value, run, unfiltered
 
 TEXTS = (0, 1, 9)

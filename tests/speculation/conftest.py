@@ -18,8 +18,7 @@ from edgespec.sampling.filters import advance_mu, distribution, make_workspace
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.selection import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
-from edgespec.speculation.acceptance import verify_chain
-from edgespec.speculation.draws import (
+from edgespec.speculation.acceptance import (
     ACCEPT_COUPLED,
     ACCEPT_REJECTION,
     DrawSettings,
@@ -28,6 +27,7 @@ from edgespec.speculation.draws import (
     draw_proposal,
     draw_residual,
     new_mu,
+    verify_chain,
 )
 
 STATES = 32

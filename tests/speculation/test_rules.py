@@ -16,18 +16,16 @@ from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.speculation.acceptance import (
-    BROKEN_LOGITS,
-    NOTHING_ALLOWED,
-    _rejection_step,
-    verify_chain,
-)
-from edgespec.speculation.draws import (
     ACCEPT_COUPLED,
     ACCEPT_REJECTION,
+    BROKEN_LOGITS,
+    NOTHING_ALLOWED,
     DrawSettings,
+    _rejection_step,
     choose,
     draw_residual,
     draw_settings,
+    verify_chain,
 )
 
 FALSE_ALARMS = 1e-3

@@ -16,8 +16,14 @@ from edgespec.sampling.filters import distribution, make_workspace
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.parameters import SamplingParameters
 from edgespec.sampling.selection import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
-from edgespec.speculation.acceptance import BROKEN_LOGITS, NOTHING_ALLOWED
-from edgespec.speculation.draws import ACCEPT_COUPLED, ACCEPT_REJECTION, DrawSettings, choose
+from edgespec.speculation.acceptance import (
+    ACCEPT_COUPLED,
+    ACCEPT_REJECTION,
+    BROKEN_LOGITS,
+    NOTHING_ALLOWED,
+    DrawSettings,
+    choose,
+)
 from edgespec.speculation.trees import (
     ONE_HOT,
     DraftTree,

@@ -8,14 +8,14 @@ import pytest
 from edgespec import SamplingParameters
 from edgespec.sampling.filters import make_workspace
 from edgespec.sampling.selection import PURPOSE_TARGET
-from edgespec.speculation.acceptance import verify_chain
-from edgespec.speculation.draws import (
+from edgespec.speculation.acceptance import (
     ACCEPT_REJECTION,
     ACCEPT_TYPICAL,
     choose,
     draw_settings,
     is_lossy,
     repeatable_rule,
+    verify_chain,
 )
 from edgespec.speculation.trees import ONE_HOT, DraftTree, verify_tree
 

@@ -14,7 +14,7 @@ from edgespec.drafters import ModelDrafter, PromptLookupDrafter
 from edgespec.sampling.filters import distribution, make_workspace
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.selection import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
-from edgespec.speculation.draws import choose, draw_proposal
+from edgespec.speculation.acceptance import choose, draw_proposal
 from edgespec.verification.checks import expected_distribution
 from edgespec.verification.rejection import FILTERS, Trial, check_rejection, make_trials
 

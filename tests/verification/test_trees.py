@@ -13,7 +13,7 @@ from edgespec.gguf.header import read_header
 from edgespec.sampling.filters import distribution
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.selection import PURPOSE_ACCEPT, PURPOSE_TARGET, uniform
-from edgespec.speculation.draws import choose
+from edgespec.speculation.acceptance import choose
 from edgespec.speculation.trees import draw_sibling
 from edgespec.verification.cache import check_cache
 from edgespec.verification.rejection import make_trials

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgespec.backend import Context
-from edgespec.speculation.draws import ACCEPT_REJECTION
+from edgespec.speculation.acceptance import ACCEPT_REJECTION
 from edgespec.verification.rejection import make_trials, tally_first_tokens
 from edgespec.verification.trees import check_typical, loss_of, typical_distribution
 
