@@ -1,4 +1,4 @@
-"""Verify a chain: walk the proposals, keep a prefix, add one token of the target's own."""
+"""Verify a chain: keep a prefix, add one token of the target's own; and how tokens are drawn."""
 
 from __future__ import annotations
 
