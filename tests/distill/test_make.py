@@ -58,6 +58,8 @@ def test_from_a_target_to_a_draft(
 ) -> None:
     if kind == "eagle3" and not capabilities().eagle:
         pytest.skip("this build of llama.cpp cannot run EAGLE-3 heads")
+    if kind == "medusa":  # its text has no states of layers, which a head needs
+        work = tmp_path / "work"
     output = tmp_path / "draft.gguf"
     options = planned(work, kind, tokens=tokens)
     assert run(str(toy_target), "-o", str(output), "--threads", "1", *options) == 0

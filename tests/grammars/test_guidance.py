@@ -146,12 +146,12 @@ with Model(Path(sys.argv[1])) as model:
     peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     before, worst = peak(), 0.0
     schema = json.load(sys.stdin)
-    began = time.perf_counter()
+    began = time.process_time()
     try:
         matcher = guide.start(grammar_from_schema(schema))
-        took = time.perf_counter() - began
+        took = time.process_time() - began
         for step in range(300):
-            began = time.perf_counter()
+            began = time.process_time()
             matcher.write_bits(row)
             bits = np.unpackbits(row.view(np.uint8), bitorder="little")
             allowed = np.flatnonzero(bits[: model.vocabulary.size])
@@ -159,17 +159,17 @@ with Model(Path(sys.argv[1])) as model:
             if not texts:
                 break
             matcher.consume([texts[(step * 7919) % len(texts)]])
-            worst = max(worst, time.perf_counter() - began)
+            worst = max(worst, time.process_time() - began)
         said = "followed"
     except GrammarError as error:
-        took, said = time.perf_counter() - began, str(error)
+        took, said = time.process_time() - began, str(error)
     print(json.dumps([took, worst, peak() - before, said]))
 """
 
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_nothing_takes_long_or_much(default_model: Path, name: str) -> None:
-    """In a process of its own, whose peak of memory can be read."""
+    """In a process of its own, whose processor time and peak of memory can be read."""
     schema = BOMBS[name]
     schema = {"type": "string", **schema} if "pattern" in schema else schema
     done = subprocess.run(
