@@ -138,7 +138,7 @@ class Engine(Closing):
             k = self.exactness.largest_k if speculative else 0
             self.policy = make_policy(self.options, self.exactness, self.profile)
             self._plan, self._used = plan, False
-            cache = self._make_cache()
+            cache = PrefixCache(self.options.prompt_cache << 20)
             self.decoder = Decoder(self.target, self.drafter, k, self.policy, cache)
             self._scheduler = Scheduler(self.decoder)
             remember_choice(self.model_name, self.exactness)
@@ -501,11 +501,6 @@ class Engine(Closing):
     def _cache_key(self) -> str:
         setting = setting_of(self.target.model, self.target.options)
         return f"{measurement_key(self.target.model.path, {})} {setting.name}"
-
-    def _make_cache(self) -> PrefixCache:
-        # A head needs states of the target that a saved cache does not have.
-        head = self._plan.draft_header is not None and self._plan.draft_header.eagle is not None
-        return PrefixCache(0 if head else self.options.prompt_cache << 20)
 
     # -- life -------------------------------------------------------------------------------
 

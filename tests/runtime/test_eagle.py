@@ -205,3 +205,21 @@ def test_a_build_without_hidden_states_drafts_by_prompt_lookup(
         assert isinstance(engine.drafter, PromptLookupDrafter)
         assert "no access to hidden states" in engine.notice
         assert engine.drafter_name == "ngram"
+
+
+def test_conversations_take_turns(open_engine: Any, prompts: tuple[str, ...]) -> None:
+    """Each cache is brought back, and the head goes on behind it: the text stays the target's."""
+    engine, plain = open_engine(draft="smollm2-135m-eagle3", k=3), open_engine()
+    engine.forget()
+    texts = {turn: engine.tokenize(prompts[turn]).tolist() for turn in (0, 3)}
+    accepted = 0
+    for turn in (0, 3, 0, 3, 0, 3):
+        tokens = texts[turn]
+        stream = run(engine, tokens, GREEDY)
+        assert list(stream.result.tokens) == emitted(plain, tokens, GREEDY, 32)
+        if len(tokens) > 64:  # not the first turn
+            assert stream.statistics.reused_tokens > 40
+            accepted += stream.statistics.accepted
+        texts[turn] = [*tokens, *stream.result.tokens, *engine.tokenize(" And then?").tolist()]
+    assert accepted > 10
+    assert engine.kept_bytes > 0
