@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from edgespec._types import AnyArray, Float32Array
 from edgespec.distill.corpus import Batch
-from edgespec.distill.export import DraftVocabulary, TargetWeights
+from edgespec.distill.target import DraftVocabulary, TargetWeights
 from edgespec.gguf.header import GGUFHeader
 
 __all__ = [

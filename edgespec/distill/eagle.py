@@ -35,8 +35,8 @@ from edgespec.distill.draft import (
     scattered,
     shifted,
 )
-from edgespec.distill.export import TargetWeights
 from edgespec.distill.plan import feature_layers
+from edgespec.distill.target import TargetWeights
 from edgespec.gguf.header import GGUFHeader
 
 __all__ = ["Eagle", "EagleShape"]

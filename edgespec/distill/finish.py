@@ -18,7 +18,8 @@ from edgespec.backend import Context, ContextOptions, Model
 from edgespec.benchmark.measuring import choose_tasks, own_tasks, run_task
 from edgespec.control.speedup import continued, expected_speedups, fastest
 from edgespec.distill.corpus import Batch, Corpus
-from edgespec.distill.export import FORMATS, DraftVocabulary, Provenance, read_draft, write_draft
+from edgespec.distill.export import FORMATS, Provenance, read_draft, write_draft
+from edgespec.distill.target import DraftVocabulary
 from edgespec.distill.train import Acceptance, Trainer, measure_acceptance
 from edgespec.errors import ContextFullError
 from edgespec.gguf.header import GGUFHeader, read_header

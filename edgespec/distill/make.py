@@ -13,14 +13,7 @@ from edgespec.backend import Model, ParallelContext
 from edgespec.distill.corpus import Batch, Batches, Conversation, Corpus, CorpusFacts
 from edgespec.distill.draft import Draft, Teacher
 from edgespec.distill.eagle import Eagle
-from edgespec.distill.export import (
-    DraftVocabulary,
-    TargetWeights,
-    choose_vocabulary,
-    known_vocabulary,
-    read_draft,
-    tokens_of,
-)
+from edgespec.distill.export import read_draft
 from edgespec.distill.finish import Trained, finish, leave
 from edgespec.distill.medusa import Medusa
 from edgespec.distill.plan import (
@@ -40,6 +33,13 @@ from edgespec.distill.plan import (
     require_memory,
 )
 from edgespec.distill.prompts import Prompts
+from edgespec.distill.target import (
+    DraftVocabulary,
+    TargetWeights,
+    choose_vocabulary,
+    known_vocabulary,
+    tokens_of,
+)
 from edgespec.distill.tiny import Tiny
 from edgespec.distill.train import Schedule, State, Trainer, measure_training
 from edgespec.distill.writing import measure_writing, write_corpus

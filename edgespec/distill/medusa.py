@@ -18,7 +18,7 @@ from torch.nn import functional
 from edgespec._types import AnyArray, Float32Array
 from edgespec.distill.corpus import Batch
 from edgespec.distill.draft import POSITIONS, Draft, Judgement, Losses, Teacher, scattered
-from edgespec.distill.export import TargetWeights
+from edgespec.distill.target import TargetWeights
 from edgespec.gguf.header import GGUFHeader
 
 __all__ = ["Medusa"]

@@ -23,7 +23,7 @@ from gguf.quants import quantize
 
 from edgespec._types import AnyArray, Float32Array, Int32Array
 from edgespec.distill.corpus import Corpus, known_facts
-from edgespec.distill.export import choose_vocabulary
+from edgespec.distill.target import choose_vocabulary
 from edgespec.errors import EdgespecError, PairingError, UsageError
 from edgespec.files import replacing
 from edgespec.gguf.header import GGUFHeader, read_header

@@ -27,7 +27,7 @@ from edgespec.distill.draft import (
     scattered,
     shifted,
 )
-from edgespec.distill.export import TargetWeights
+from edgespec.distill.target import TargetWeights
 from edgespec.gguf.header import GGUFHeader
 
 __all__ = ["Tiny", "TinyShape"]

@@ -10,7 +10,7 @@ import pytest
 
 from edgespec.backend import Context, ContextOptions, Model, ParallelContext, capabilities
 from edgespec.backend.parallel import Rows
-from edgespec.distill.export import TargetWeights
+from edgespec.distill.target import TargetWeights
 from edgespec.errors import ContextFullError
 
 PROMPTS = ("The sea is", "A", "One two three, one two three, one two")

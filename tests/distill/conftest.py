@@ -9,8 +9,8 @@ import pytest
 
 from edgespec.backend import Model, ParallelContext
 from edgespec.distill.corpus import Batches, Corpus, CorpusFacts
-from edgespec.distill.export import DraftVocabulary, TargetWeights, choose_vocabulary
 from edgespec.distill.prompts import SelfPrompts
+from edgespec.distill.target import DraftVocabulary, TargetWeights, choose_vocabulary
 from edgespec.distill.writing import write_corpus
 from edgespec.gguf.header import read_header
 from edgespec.templates import ChatTemplate

@@ -11,8 +11,8 @@ import pytest
 
 from edgespec.backend import Context, ContextOptions, Model, ParallelContext
 from edgespec.distill.corpus import Batches, Corpus, CorpusFacts
-from edgespec.distill.export import choose_vocabulary
 from edgespec.distill.prompts import FilePrompts, SelfPrompts, held_out
+from edgespec.distill.target import choose_vocabulary
 from edgespec.distill.writing import TEMPERATURES, write_corpus
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.gguf.header import read_header

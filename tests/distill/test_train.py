@@ -13,7 +13,7 @@ torch = pytest.importorskip(
 
 from edgespec.distill.corpus import Batch, Batches, Corpus
 from edgespec.distill.draft import Teacher, by_position, low_rank
-from edgespec.distill.export import DraftVocabulary, TargetWeights
+from edgespec.distill.target import DraftVocabulary, TargetWeights
 from edgespec.distill.tiny import Tiny, TinyShape
 from edgespec.distill.train import Schedule, Trainer, measure_acceptance
 
