@@ -13,8 +13,7 @@ from edgespec.backend import Model, ParallelContext
 from edgespec.distill.corpus import Batch, Batches, Conversation, Corpus, CorpusFacts
 from edgespec.distill.draft import Draft, Teacher
 from edgespec.distill.eagle import Eagle
-from edgespec.distill.export import read_draft
-from edgespec.distill.finish import Trained, finish, leave
+from edgespec.distill.finish import Trained, finish, leave, read_draft
 from edgespec.distill.medusa import Medusa
 from edgespec.distill.plan import (
     ANSWER,

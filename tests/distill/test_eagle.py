@@ -16,7 +16,7 @@ from edgespec.backend import Context, ContextOptions, HeadContext, Model, capabi
 from edgespec.distill.corpus import Batch, Batches, Corpus
 from edgespec.distill.draft import Teacher, precision
 from edgespec.distill.eagle import Eagle, EagleShape
-from edgespec.distill.export import Provenance, read_draft, write_draft
+from edgespec.distill.finish import Provenance, read_draft, write_draft
 from edgespec.distill.target import TargetWeights
 from edgespec.distill.train import Schedule, Trainer, measure_acceptance
 from edgespec.gguf.header import read_header

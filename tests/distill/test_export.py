@@ -13,7 +13,7 @@ torch = pytest.importorskip(
 
 from edgespec.backend import Context, ContextOptions, Model
 from edgespec.distill.draft import Teacher, attention_mask
-from edgespec.distill.export import Provenance, read_draft, write_draft
+from edgespec.distill.finish import Provenance, read_draft, write_draft
 from edgespec.distill.tiny import Tiny, TinyShape
 from edgespec.gguf.header import read_header
 

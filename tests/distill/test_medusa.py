@@ -14,7 +14,7 @@ torch = pytest.importorskip(
 from edgespec.backend import open_heads
 from edgespec.distill.corpus import Batch, Batches, Corpus
 from edgespec.distill.draft import Teacher, precision
-from edgespec.distill.export import Provenance, read_draft, write_draft
+from edgespec.distill.finish import Provenance, read_draft, write_draft
 from edgespec.distill.medusa import Medusa
 from edgespec.distill.train import Schedule, Trainer, measure_acceptance
 from edgespec.gguf.header import read_header
