@@ -1,4 +1,4 @@
-"""After the training: files in every format, the better one kept, and what it is worth here."""
+"""After the training: drafts as GGUF files in every format, the better one kept, what it is worth."""
 
 from __future__ import annotations
 
