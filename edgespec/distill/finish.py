@@ -1,4 +1,4 @@
-"""After the training: drafts as GGUF files in every format, the better one kept, what it is worth."""
+"""After the training: a draft as GGUF files, the best format kept, and what it is worth here."""
 
 from __future__ import annotations
 
