@@ -24,7 +24,7 @@ from bench.cache import private_cache
 from bench.command import Parser
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.pictures import check_picture_path
-from edgespec.runtime.plan import default_threads
+from edgespec.runtime.processors import default_threads
 
 PARTS = ("context", "vocabulary", "k", "length", "sessions", "memory")
 _LEAST = {"deepest": 32, "tokens": 16, "rounds": 1, "threads": 1}

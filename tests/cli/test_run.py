@@ -99,7 +99,7 @@ def test_show_strikes_out_what_was_refused(edgespec: Any) -> None:
     shown = edgespec(*asked, "--show")
     text, refused = re.subn("~[^~]*~", "", shown.stdout.decode())
     assert refused >= 3
-    assert all("|" in branches for branches in re.findall("~([^~]*)~", shown.stdout.decode()))
+    assert any("|" in branches for branches in re.findall("~([^~]*)~", shown.stdout.decode()))
     assert re.sub(r"[\[\]{}<>]", "", text) == edgespec(*asked).stdout.decode()
     assert "~refused~" in shown.stderr.decode()
 

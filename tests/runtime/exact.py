@@ -49,17 +49,18 @@ def joint(plain: Any, start: list[int], length: int, top_k: int) -> dict[tuple[i
     return exact
 
 
-_rows: dict[tuple[int, ...], dict[int, float]] = {}
+_rows: dict[tuple[Any, int, tuple[int, ...]], dict[int, float]] = {}
 
 
 def filtered(plain: Any, tokens: tuple[int, ...], top_k: int) -> dict[int, float]:
     """Top-k and temperature 1.5, in NumPy, on plain logits."""
-    if tokens not in _rows:
+    key = plain, top_k, tokens
+    if key not in _rows:
         logits = plain.logits(list(tokens)).astype(np.float64)
         kept = np.argsort(-logits, kind="stable")[:top_k]
         weights = np.exp((logits[kept] - logits[kept].max()) / 1.5)
-        _rows[tokens] = dict(zip(kept.tolist(), (weights / weights.sum()).tolist(), strict=True))
-    return _rows[tokens]
+        _rows[key] = dict(zip(kept.tolist(), (weights / weights.sum()).tolist(), strict=True))
+    return _rows[key]
 
 
 def p_value(counts: Mapping[Any, int], exact: dict[Any, float], runs: int) -> float:
