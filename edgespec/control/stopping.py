@@ -217,7 +217,6 @@ class DraftStopping:
         step_s: seconds of drafting one token.
         reading_s: seconds of reading one committed token that the draft has not seen.
         most: the longest block.
-
         once_s: seconds that a block costs whatever its length, to a draft that has all at once.
 
     Attributes:

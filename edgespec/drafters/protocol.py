@@ -22,6 +22,7 @@ from edgespec.speculation.trees import DraftTree
 
 __all__ = [
     "DETERMINISTIC",
+    "ChainDrafter",
     "ContextDrafter",
     "Drafter",
     "Learned",
@@ -235,7 +236,25 @@ def _collision(q: Float32Array, tokens: Int32Array, count: int) -> float:
     return total
 
 
-class ContextDrafter:
+class ChainDrafter(ABC):
+    """Base of drafters that propose chains, and go on behind what was copied."""
+
+    def grows(self, budget: DraftBudget) -> bool:
+        """No: it proposes chains."""
+        return False
+
+    def propose_beside(
+        self, history: Int32Array, length: int, budget: DraftBudget, given: int
+    ) -> Proposal:
+        """Propose behind what is given."""
+        return self.extend(history, length, budget, given)
+
+    @abstractmethod
+    def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
+        """Propose behind `given` one-hot proposals that already stand in the history."""
+
+
+class ContextDrafter(ChainDrafter):
     """Base of drafters that evaluate tokens in a context, which they close with its model."""
 
     speculates = True
@@ -248,20 +267,6 @@ class ContextDrafter:
             f"the draft {self.context.model.path.name} produced NaN or infinite logits: "
             "the file may be damaged; use another --draft"
         )
-
-    def grows(self, budget: DraftBudget) -> bool:
-        """No: it proposes chains."""
-        return False
-
-    def propose_beside(
-        self, history: Int32Array, length: int, budget: DraftBudget, given: int
-    ) -> Proposal:
-        """Propose behind what is given."""
-        return self.extend(history, length, budget, given)
-
-    def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
-        """Propose behind `given` one-hot proposals that already stand in the history."""
-        raise NotImplementedError
 
     def observe(self, history: Int32Array, length: int, logits: Float32Array) -> None:
         """Do nothing: it has logits of its own."""
@@ -291,7 +296,7 @@ class ContextDrafter:
         self.context.model.close()
 
 
-class SteppingDrafter(ContextDrafter, ABC):
+class SteppingDrafter(ContextDrafter):
     """Draws tokens from a draft's q, one after the other while that pays, and keeps q.
 
     The draft's filters are the target's: what top-k and the like cut from p is not worth

@@ -14,7 +14,7 @@ import numpy as np
 
 from edgespec._types import ByteArray, Float32Array, Float64Array, Int32Array, Int64Array
 from edgespec.control.controller import DraftBudget, best_length
-from edgespec.drafters.protocol import Learned, Proposal
+from edgespec.drafters.protocol import ChainDrafter, Learned, Proposal
 from edgespec.sampling.kernel import kernel
 from edgespec.sampling.softmax import best_two
 from edgespec.speculation.acceptance import DrawSettings
@@ -132,7 +132,7 @@ def _follow(
     return best_length(reached, given, count, count, 0.0, 0.0)
 
 
-class RecycleDrafter:
+class RecycleDrafter(ChainDrafter):
     """Proposes chains of successors from the target's own logits; deterministic, no model.
 
     It remembers one text only, and takes 5 bytes for every token of the vocabulary and 0.4 MiB.
@@ -177,16 +177,6 @@ class RecycleDrafter:
     def propose(self, history: Int32Array, length: int, budget: DraftBudget) -> Proposal:
         """Propose a chain of successors."""
         return self.extend(history, length, budget, 0)
-
-    def grows(self, budget: DraftBudget) -> bool:
-        """No: it proposes chains."""
-        return False
-
-    def propose_beside(
-        self, history: Int32Array, length: int, budget: DraftBudget, given: int
-    ) -> Proposal:
-        """Propose behind what is given."""
-        return self.extend(history, length, budget, given)
 
     def extend(self, history: Int32Array, length: int, budget: DraftBudget, given: int) -> Proposal:
         """Propose a chain of successors behind `given` proposals."""
