@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -76,17 +76,32 @@ def p_value(counts: Mapping[Any, int], exact: dict[Any, float], runs: int) -> fl
     return float(stats.chisquare(observed, chances).pvalue)
 
 
+class Drawn(NamedTuple):
+    """How often each text came, and how many tokens were proposed and accepted in all."""
+
+    counts: Counter[tuple[int, ...]]
+    proposed: int
+    accepted: int
+
+
+def drawn(engine: Any, prompt: Any, runs: int, length: int, top_k: int, **options: Any) -> Drawn:
+    """So many texts drawn by rejection at temperature 1.5, with the seeds 0, 1, ..."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    proposed = accepted = 0
+    for seed in range(runs):
+        sampling = unfiltered(seed, temperature=1.5, top_k=top_k)
+        stream = run(engine, prompt, sampling, length, accept="rejection", **options)
+        counts[tuple(stream.result.tokens)] += 1
+        proposed += stream.statistics.proposed
+        accepted += stream.statistics.accepted
+    return Drawn(counts, proposed, accepted)
+
+
 def drawn_p_value(
     engine: Any, plain: Any, prompt: str, runs: int, **options: Any
 ) -> tuple[float, int]:
     """Chi-square over three tokens drawn by rejection with fixed seeds; how many were proposed."""
-    start, top_k = engine.tokenize(prompt).tolist(), 3
-    exact = joint(plain, start, 3, top_k)
-    counts: Counter[tuple[int, ...]] = Counter()
-    proposed = 0
-    for seed in range(runs):
-        sampling = unfiltered(seed, temperature=1.5, top_k=top_k)
-        stream = run(engine, start, sampling, 3, accept="rejection", **options)
-        counts[stream.result.tokens] += 1
-        proposed += stream.statistics.proposed
-    return p_value(counts, exact, runs), proposed
+    start, length, top_k = engine.tokenize(prompt).tolist(), 3, 3
+    exact = joint(plain, start, length, top_k)
+    found = drawn(engine, start, runs, length, top_k, **options)
+    return p_value(found.counts, exact, runs), found.proposed

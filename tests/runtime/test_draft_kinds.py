@@ -15,7 +15,7 @@ from gguf import GGUFReader
 from edgespec import Engine, EngineOptions
 from edgespec.backend import capabilities
 from edgespec.errors import NumericalError
-from tests.runtime.exact import GREEDY, joint, p_value, run, unfiltered
+from tests.runtime.exact import GREEDY, drawn, joint, p_value, run
 
 LAYERS = 30
 A_COMMA = 28
@@ -75,14 +75,7 @@ def test_rejection_sampling_has_the_targets_joint_distribution(
 ) -> None:
     """Three tokens end to end against the product of p, at a false-alarm rate of 1e-3 each."""
     engine = open_engine(draft=make(kind), k=2)
-    counts: Counter[tuple[int, ...]] = Counter()
-    proposed = accepted = 0
-    for seed in range(runs):
-        sampling = unfiltered(seed, top_k=TOP_K, temperature=1.5)
-        stream = run(engine, PROMPT, sampling, LENGTH, accept="rejection")
-        counts[stream.result.tokens] += 1
-        proposed += stream.statistics.proposed
-        accepted += stream.statistics.accepted
+    counts, proposed, accepted = drawn(engine, PROMPT, runs, LENGTH, TOP_K)
     assert 0 < accepted < proposed
     assert set(counts) <= set(exact)
     assert p_value(counts, exact, runs) > 1e-3

@@ -18,7 +18,7 @@ from edgespec.drafters.trees import GROWN
 from edgespec.errors import NumericalError, PairingError, UsageError
 from edgespec.runtime.cycle import Statistics
 from edgespec.speculation.acceptance import draw_settings
-from tests.runtime.exact import GREEDY, emitted, joint, p_value, run, unfiltered
+from tests.runtime.exact import GREEDY, drawn, emitted, joint, p_value, run, unfiltered
 
 TEXTS = (0, 1, 9)
 WIDTH = 576
@@ -119,14 +119,7 @@ def test_rejection_sampling_has_the_targets_joint_distribution(
     path = tmp_path / "likely.gguf"
     built_models.write_medusa(path, WIDTH, np.unique([token for token, _ in likely][1:]))
     engine = open_engine(draft=path, **({"k": 3} if tree is None else {"k": None, "tree": tree}))
-    counts: Counter[tuple[int, ...]] = Counter()
-    proposed = accepted = 0
-    for seed in range(runs):
-        sampling = unfiltered(seed, top_k=top_k, temperature=1.5)
-        stream = run(engine, prompt, sampling, length, accept="rejection")
-        counts[stream.result.tokens] += 1
-        proposed += stream.statistics.proposed
-        accepted += stream.statistics.accepted
+    counts, proposed, accepted = drawn(engine, prompt, runs, length, top_k)
     assert 0 < accepted < proposed
     assert set(counts) <= set(exact)
     assert p_value(counts, exact, runs) > FALSE_ALARMS / CASES

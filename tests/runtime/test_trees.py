@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from edgespec.backend import capabilities
 from edgespec.drafters import EagleDrafter, ModelDrafter
 from edgespec.drafters.trees import GROWN
 from edgespec.errors import UsageError
-from tests.runtime.exact import GREEDY, emitted, joint, p_value, run, unfiltered
+from tests.runtime.exact import GREEDY, drawn, emitted, joint, p_value, run, unfiltered
 
 HEAD = Path(__file__).parents[2] / "models" / "smollm2-135m-eagle3.gguf"
 SHAPES = ("1", "3", "2,2", "4,2,1", "1,1,3")
@@ -90,10 +89,7 @@ def test_sampled_trees_have_the_targets_joint_distribution(
     prompt = "A B C A B C A B"
     exact = joint(plain, open_engine().tokenize(prompt).tolist(), length, top_k)
     engine = open_engine(draft=str(HEAD) if draft == "head" else drafts[draft], tree=tree, k=None)
-    counts: Counter[tuple[int, ...]] = Counter()
-    for seed in range(runs):
-        sampling = unfiltered(seed, top_k=top_k, temperature=1.5)
-        counts[tuple(emitted(engine, prompt, sampling, length, accept="rejection"))] += 1
+    counts = drawn(engine, prompt, runs, length, top_k).counts
     assert set(counts) <= set(exact)
     assert p_value(counts, exact, runs) > FALSE_ALARMS / CASES
 
